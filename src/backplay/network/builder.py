@@ -1,0 +1,188 @@
+"""What is collected while an exported program is read: nodes, constants and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from backplay.network.nodes import Diagonal, Node, Ref, Scope, Wire
+
+
+@dataclass
+class Call:
+    """One call of the exported program, its arguments bound to their names."""
+
+    node: fx.Node
+    operator: str
+    op: Any
+    args: tuple[Any, ...]
+    keywords: tuple[str, ...]
+    named: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.named[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.named.get(name)
+        return default if value is None else value
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        count, op, keywords = len(self.args) - len(self.keywords), self.op, self.keywords
+        if not keywords:
+            return op
+        return lambda *args: op(*args[:count], **dict(zip(keywords, args[count:], strict=True)))
+
+    def with_operand(self, name: str) -> Callable[[Tensor], Tensor]:
+        """The call as a function of the one argument `name`; all others must be plain."""
+        position = list(self.named).index(name)
+        args = self.args
+
+        def function(x: Tensor) -> Tensor:
+            return self.function(*args[:position], x, *args[position + 1 :])
+
+        return function
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`ref = function(*args, **kwargs)` on constants and sizes."""
+
+    ref: Ref
+    function: Callable[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def functional(target: Any) -> tuple[str, Any]:
+    """The operator's plain name and its out-of-place twin."""
+    packet = target.overloadpacket
+    name = packet.__name__
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+        packet = getattr(torch.ops.aten, name)
+        overload = target._overloadname
+        target = getattr(packet, overload if overload in packet.overloads() else packet.overloads()[0])
+    return name, target
+
+
+@dataclass
+class Builder:
+    """Collects nodes, constants and sizes while it reads a graph."""
+
+    nodes: list[Node] = field(default_factory=list[Node])
+    program: list[Statement] = field(default_factory=list["Statement"])  # calls on constants, in order
+    sizes: dict[str, Any] = field(default_factory=dict[str, Any])  # reference name -> int or sympy expression
+    values: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
+    meta: dict[str, Any] = field(default_factory=dict[str, Any])  # reference name -> traced value
+    traced: dict[Node, torch.Size] = field(default_factory=dict[Node, torch.Size])  # symbolic shapes
+    current: fx.Node | None = None
+    prefix: str = ""  # of the names of an inlined sub-graph
+
+    def add(self, node: Node, shape: torch.Size | None = None) -> Node:
+        """Append a node that belongs to the call being read, of that call's shape unless told otherwise."""
+        assert self.current is not None
+        self.traced[node] = self.current.meta["val"].shape if shape is None else shape
+        node.calls = self._calls()
+        node.path = node.calls[-1][0] if node.calls else ""
+        self.nodes.append(node)
+        return node
+
+    def _calls(self) -> tuple[tuple[str, str], ...]:
+        assert self.current is not None
+        return tuple((path, key) for key, (path, _) in self.current.meta.get("nn_module_stack", {}).items())
+
+    def reference(self, node: fx.Node) -> Ref:
+        """A constant tensor or a size of the program, resolved when it is played."""
+        value, name = node.meta.get("val"), f"{self.prefix}{node.name}"
+        self.meta[name] = value
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            self.sizes[name] = value.node.expr
+        return Ref(name)
+
+    def run_later(self, node: fx.Node) -> Ref:
+        """A call on constants alone: it is run as it stands, mutations included, before each play."""
+        ref = self.reference(node)
+        args, kwargs = self.lower(list(node.args)), {k: self.lower(v) for k, v in node.kwargs.items()}
+        self.program.append(Statement(ref, node.target, args, kwargs))  # type: ignore[arg-type]
+        return ref
+
+    def extend(self, node: Node) -> None:
+        """The call being read becomes part of an earlier node, which its module now names too."""
+        node.calls = (*node.calls, *self._calls())
+
+    def users(self, node: Node) -> int:
+        """How many calls read the value of a node."""
+        found = [key for key, value in self.values.items() if value is node]
+        return sum(len(key.users) for key in found)
+
+    def is_floating(self, ref: Ref) -> bool:
+        value = self.meta.get(ref.name)
+        return isinstance(value, Tensor) and value.is_floating_point()
+
+    def rank(self, ref: Ref) -> int:
+        return len(self.meta[ref.name].shape)
+
+    def call(self, node: fx.Node) -> Call:
+        name, op = functional(node.target)
+        bound: dict[str, Any] = {}
+        arguments = op._schema.arguments
+        for argument, value in zip(arguments, node.args, strict=False):
+            bound[argument.name] = self.lower(value)
+        for key, value in node.kwargs.items():
+            bound[key] = self.lower(value)
+        keywords = tuple(node.kwargs)
+        named = bound | {a.name: a.default_value for a in arguments if a.name not in bound and a.has_default_value()}
+        return Call(node, name, op, tuple(bound.values()), keywords, named)
+
+    def lower(self, tree: Any) -> Any:
+        """Replace nodes of the exported graph by ours."""
+        if isinstance(tree, fx.Node):
+            return self.values[tree]
+        if isinstance(tree, (list, tuple)):
+            return [self.lower(item) for item in tree]  # pyright: ignore[reportUnknownVariableType]
+        return tree
+
+    def size(self, value: Any) -> Any:
+        """A dimension of a traced shape: an int, or a reference that is resolved with the batch size."""
+        if isinstance(value, int):
+            return value
+        expression = value.node.expr
+        name = f"size {expression}"
+        self.sizes[name] = expression
+        return Ref(name)
+
+    def shape_of(self, node: fx.Node) -> list[Any]:
+        return [self.size(s) for s in node.meta["val"].shape]
+
+    def expand(self, operand: Node, like: fx.Node) -> Node:
+        """A broadcast operand is an expand wire before the node that broadcasts it (S7)."""
+        shape = like.meta["val"].shape
+        if list(self.traced[operand]) == list(shape):
+            return operand
+        wire = Wire(Tensor.expand, (operand, self.shape_of(like)), operator="expand", nonnegative=operand.nonnegative)
+        wire.helper = True
+        return self.add(wire, shape)
+
+    def scaled(self, operand: Node, factor: float) -> Node:
+        """Multiplication by a number as a node of its own (`sub`, `neg`, `add(alpha=)`)."""
+        if factor == 1:
+            return operand
+        node = Diagonal(torch.mul, (operand, factor), operator="mul")
+        node.operand, node.scale = operand, constant(factor)
+        node.nonnegative, node.helper = operand.nonnegative and factor >= 0, True
+        return self.add(node, self.traced[operand])
+
+
+def constant(value: Any) -> Callable[[Scope], Tensor]:
+    """A number or a reference as a function of the scope."""
+
+    def read(scope: Scope) -> Tensor:
+        found = scope[value] if isinstance(value, Ref) else value
+        return found if isinstance(found, Tensor) else torch.tensor(float(found))
+
+    return read

@@ -1,0 +1,262 @@
+"""Capture: `torch.export` follows the model once, and its program becomes a `Network` (S1, S2)."""
+
+from __future__ import annotations
+
+import operator as python_operator
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from backplay.errors import CaptureError, InputError, InputTypeError
+from backplay.network import operators
+from backplay.network.builder import Builder, functional
+from backplay.network.graph import Network
+from backplay.network.lowering import lower
+from backplay.network.nodes import Input, Node, Ref
+
+Example = Tensor | Mapping[str, Any]
+
+
+def capture(model: nn.Module, example: Example) -> Network:
+    """Follow `model` on `example` and return its game graph, valid for every batch size.
+
+    `example` is a tensor, or a dict of forward keywords of which exactly one is floating point and is the input.
+    The model is captured in eval mode and given back as it was.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"capture takes a torch.nn.Module, got {type(model).__name__}; wrap a function in a module's forward."
+        )
+    keywords = _pairs_of_samples(example)
+    program = _export(model, keywords)
+    builder = Builder()
+    try:
+        input_node, output = _read(program, builder)
+    except CaptureError:
+        program = _functionalised(model, program)
+        builder = Builder()
+        input_node, output = _read(program, builder)
+    return Network(model, program, builder, input_node, output, keywords)
+
+
+def input_key(example: Mapping[str, Any]) -> str:
+    """The one floating-point entry of the forward keywords."""
+    floating = [k for k, v in example.items() if isinstance(v, Tensor) and v.is_floating_point()]
+    if len(floating) != 1:
+        raise InputError(
+            f"the input must be a dict with exactly one floating-point tensor, which is explained; got {floating or 'none'}"
+            f" among {sorted(example)}; pass token embeddings as inputs_embeds and leave the rest integer or boolean."
+        )
+    return floating[0]
+
+
+def check_tensor(x: Any) -> None:
+    """The input of a model: a float32 or float64 tensor with a batch dimension."""
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"the input must be a torch.Tensor or a dict of forward keywords, got {type(x).__name__}.")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise InputTypeError(f"the input must be float32 or float64, got {x.dtype}; convert it with x.float().")
+    if x.ndim < 2 or x.shape[0] == 0:
+        raise InputError(f"the input needs a batch dimension and at least one sample, got shape {tuple(x.shape)}.")
+
+
+def _pairs_of_samples(example: Example) -> dict[str | None, Any]:
+    """The example with at least two samples: with one, export would fix the batch size (traps)."""
+    if isinstance(example, Mapping):
+        given: dict[str | None, Any] = dict(example)
+        check_tensor(given[input_key(example)])
+        batch = given[input_key(example)].shape[0]
+    else:
+        check_tensor(example)
+        given, batch = {None: example}, example.shape[0]
+
+    def double(value: Any) -> Any:
+        if not isinstance(value, Tensor) or batch > 1 or value.ndim == 0 or value.shape[0] != batch:
+            return value.detach().clone() if isinstance(value, Tensor) else value
+        return torch.cat([value.detach(), value.detach()])
+
+    with torch.inference_mode(False), torch.no_grad():
+        return {k: double(v) for k, v in given.items()}
+
+
+@contextmanager
+def evaluation(model: nn.Module) -> Iterator[None]:
+    """Eval mode for a while; every submodule gets its own mode back."""
+    training = [m for m in model.modules() if m.training]
+    try:
+        for m in training:
+            m.training = False
+        yield
+    finally:
+        for m in training:
+            m.training = True
+
+
+def _export(model: nn.Module, keywords: dict[str | None, Any]) -> ExportedProgram:
+    positional = None in keywords
+
+    def dynamic(value: Any) -> Any:
+        batched = isinstance(value, Tensor) and value.ndim > 0
+        return {0: Dim.DYNAMIC} if batched else None
+
+    args = (keywords[None],) if positional else ()
+    kwargs = {} if positional else {str(k): v for k, v in keywords.items()}
+    shapes = (dynamic(args[0]),) if positional else {k: dynamic(v) for k, v in kwargs.items()}
+    with evaluation(model), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+        except Exception as error:
+            raise CaptureError(_export_failure(model, args, kwargs, error)) from error
+
+
+def _export_failure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
+    """One sentence: is it the input that does not fit, or the model that cannot be followed?"""
+    given = ", ".join(
+        f"{k}{tuple(v.shape)} {v.dtype}" for k, v in [*zip("x", args, strict=False), *kwargs.items()] if isinstance(v, Tensor)
+    )
+    name = type(model).__name__
+    try:
+        model(*args, **kwargs)
+    except Exception as own:
+        return f"{name} itself fails on the input {given}: {_first_line(own)}; give it an input that its forward accepts."
+    return (
+        f"torch.export cannot follow {name} on {given}: {_first_line(error)}; models whose control flow or shapes "
+        "depend on values cannot be captured, rewrite that part with tensor operations."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _functionalised(model: nn.Module, program: ExportedProgram) -> ExportedProgram:
+    """Mutations through views, as a program without mutations."""
+    with evaluation(model), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return program.run_decompositions({})
+
+
+def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
+    """Walk over the program and collect nodes, constants and sizes."""
+    kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    for placeholder in program.graph.find_nodes(op="placeholder"):
+        spec, value = kinds[placeholder.name], placeholder.meta["val"]
+        user = spec.kind is InputKind.USER_INPUT
+        builder.current = placeholder
+        if user and isinstance(value, Tensor) and value.is_floating_point():
+            node = Input(_no_function, (), name="input", operator="input")
+            builder.values[placeholder] = builder.add(node)
+        else:
+            builder.values[placeholder] = builder.reference(placeholder)
+    (result,) = _read_calls(program.graph_module, builder)
+    flat = result if isinstance(result, (list, tuple)) else [result]  # pyright: ignore[reportUnknownVariableType]
+    output = _logits(program, list(flat))  # pyright: ignore[reportUnknownArgumentType]
+    inputs = [n for n in builder.nodes if isinstance(n, Input)]
+    if not isinstance(output, Node):
+        raise CaptureError("the model's output does not depend on its input, so there is nothing to explain.")
+    return inputs[0], output
+
+
+def _no_function(*args: Any) -> Any:
+    raise AssertionError("the input is given, not computed")
+
+
+def _logits(program: ExportedProgram, flat: list[Any]) -> Any:
+    """The output tensor, or `.logits`, or the first tensor."""
+    spec = program.call_spec.out_spec
+    tree = pytree.tree_unflatten(flat, spec) if spec is not None else flat
+    if isinstance(tree, Mapping) and "logits" in tree:
+        return tree["logits"]
+    named = getattr(tree, "logits", None)
+    return named if named is not None else next((v for v in flat if isinstance(v, Node)), None)
+
+
+def _read_calls(module: fx.GraphModule, builder: Builder) -> list[Any]:
+    """Lower every call of a graph (sub-graphs are inlined) and return what it returns."""
+
+    for node in module.graph.nodes:
+        if node.op == "output":
+            return [builder.lower(a) for a in node.args]
+        if node.op == "get_attr":
+            builder.values[node] = getattr(module, node.target)
+        elif node.op == "call_function":
+            builder.current = node
+            builder.values[node] = _read_call(node, builder)
+            _check_mutation(node, builder)
+    return []
+
+
+def _read_call(node: fx.Node, builder: Builder) -> Any:
+    if node.target is python_operator.getitem:
+        return _item(builder.values[node.args[0]], node.args[1], node, builder)  # type: ignore[index]
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return _inline(node, builder)
+    value = node.meta.get("val")
+    live = any(isinstance(leaf, Node) for leaf in _leaves(builder, node))
+    if isinstance(value, (int, float, bool)):
+        return value
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return builder.reference(node)
+    name = functional(node.target)[0] if hasattr(node.target, "overloadpacket") else str(node.target)
+    if name in operators.STATEMENTS:
+        return None
+    if not live:
+        return builder.run_later(node)
+    return lower(builder, builder.call(node))
+
+
+def _leaves(builder: Builder, node: fx.Node) -> list[Any]:
+    return [builder.values.get(n) for n in node.all_input_nodes]
+
+
+def _item(value: Any, index: Any, node: fx.Node, builder: Builder) -> Any:
+    if isinstance(value, Ref):
+        return builder.run_later(node)
+    if isinstance(value, Node):  # a several-valued operator without a kind
+        return builder.add(type(value)(lambda pair: pair[index], (value,), operator=value.operator, unsupported=True))  # type: ignore[call-arg]
+    made = value[index]
+    return made() if callable(made) else made
+
+
+def _inline(node: fx.Node, builder: Builder) -> Any:
+    """`wrap_with_autocast(…, sub-graph, *operands)` and its like mean the calls of their sub-graph."""
+    args = [builder.lower(a) for a in node.args]
+    position = next((k for k, a in enumerate(args) if isinstance(a, fx.GraphModule)), None)
+    if position is None or "wrap" not in str(node.target):
+        raise CaptureError(f"the higher-order operator {node.target} has no kind; rewrite that part with tensor operations.")
+    inner = args[position]
+    placeholders = inner.graph.find_nodes(op="placeholder")
+    builder.values.update(zip(placeholders, args[position + 1 :], strict=True))
+    outer, builder.prefix = builder.prefix, f"{builder.prefix}{node.name} "
+    (result,) = _read_calls(inner, builder)
+    builder.prefix = outer
+    return result
+
+
+def _check_mutation(node: fx.Node, builder: Builder) -> None:
+    """In-place operators mean their plain twins (S3d): later readers of the changed tensor read the new value."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable or not node.args or not isinstance(node.args[0], fx.Node):
+        return
+    changed = node.args[0]
+    if not isinstance(builder.values[node], Node):
+        return  # constants are computed by running their calls, mutations included
+    if _is_view(changed) or any(_is_view(user) and user is not node for user in changed.users):
+        raise CaptureError(f"{node.target} changes a view in place")
+    builder.values[changed] = builder.values[node]
+
+
+def _is_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)

@@ -1,0 +1,248 @@
+"""The network graph: what is played on. Knows nothing of games."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from backplay.errors import CaptureError, InputError
+from backplay.network import operators
+from backplay.network.builder import Builder, Statement
+from backplay.network.layout import PLAIN, Layout
+from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
+from backplay.network.weights import Weights, fingerprints
+
+
+class Network:
+    """A flat DAG of nodes, each of one kind, that refers to the tensors of its model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        program: ExportedProgram,
+        builder: Builder,
+        source: Input,
+        output: Node,
+        example: dict[str | None, Any],
+    ) -> None:
+        self.model, self.input, self.output = model, source, output
+        self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
+        self._lifted = dict(program.constants)
+        self._program, self._sizes = builder.program, builder.sizes
+        self._size_cache: dict[int, dict[Any, Any]] = {}
+        self.key = next((k for k, v in example.items() if isinstance(v, Tensor) and v.is_floating_point()), None)
+        self._fixed = [n for n in example if n != self.key]
+        self._placeholders = _placeholders(program, self.key, example)
+        self._weights: Weights | None = None
+        self._lock = threading.RLock()
+
+        self.nodes = _reachable(builder.nodes, output)
+        self.carrying = _carrying(self.nodes, output)
+        _mark_oracles(self.nodes, output)
+        _name(self.nodes)
+        self.consumers = {n: sum(m.inputs.count(n) for m in self.nodes) for n in self.nodes}
+        self._trace(example, builder)
+
+    def __repr__(self) -> str:
+        kinds = sorted({n.kind for n in self.nodes})
+        counts = ", ".join(f"{sum(n.kind == k for n in self.nodes)} {k}" for k in kinds)
+        return f"Network({type(self.model).__name__}: {len(self.nodes)} nodes; {counts})"
+
+    # ---------------------------------------------------------------- constants
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The model's parameters and buffers that the program reads, as they are now."""
+        named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        named |= dict(self.model.named_buffers(remove_duplicate=False))
+        return {str(s.target): named[str(s.target)] for s in self._specs if s.target in named}
+
+    def weights(self) -> Weights:
+        """The model's present state; what was prepared from an earlier one is dropped (S1)."""
+        tensors = self.tensors()
+        prints = fingerprints(tensors)
+        with self._lock:
+            if self._weights is None or not self._weights.fresh(prints):
+                self._weights = Weights(prints, self._static(tensors))
+            return self._weights
+
+    def _static(self, tensors: dict[str, Tensor]) -> dict[Any, Any]:
+        device = next((t.device for t in tensors.values()), torch.device("cpu"))
+        constants: dict[Any, Any] = {}
+        for spec in self._specs:
+            target = str(spec.target)
+            value = tensors[target].detach() if target in tensors else self._lifted[target].to(device)
+            constants[Ref(spec.arg.name)] = value
+        return constants
+
+    def scope(self, x: Mapping[str | None, Any], weights: Weights) -> dict[Any, Any]:
+        """Values of the input, of every constant and of every size for a batch."""
+        batch = x[self.key].shape[0]
+        scope: dict[Any, Any] = {self.input: x[self.key], **weights.constants, **self._sizes_of(batch)}
+        for name, placeholder in self._placeholders.items():
+            scope[placeholder] = x[name]
+        for statement in self._program:
+            scope[statement.ref] = _execute(statement, scope)
+        return scope
+
+    def _sizes_of(self, batch: int) -> dict[Any, Any]:
+        if batch not in self._size_cache:
+            self._size_cache[batch] = {Ref(n): _substitute(e, batch) for n, e in self._sizes.items()}
+        return self._size_cache[batch]
+
+    # ---------------------------------------------------------------- shapes
+
+    def _trace(self, example: dict[str | None, Any], builder: Builder) -> None:
+        """Run the example once: concrete shapes, and where the samples lie in each tensor."""
+        with torch.inference_mode(False), torch.no_grad():
+            scope = self.scope(example, self.weights())
+            batch = example[self.key].shape[0]
+            waiting = dict(self.consumers)
+            for node in self.nodes:
+                if not isinstance(node, Input):
+                    scope[node] = node.run(scope)
+                value = scope[node]
+                if isinstance(value, Tensor):
+                    node.layout = _layout(node, value, scope, batch, builder)
+                    node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
+                for operand in node.inputs:
+                    waiting[operand] -= 1
+                    if waiting[operand] == 0:
+                        scope[operand] = None
+
+    # ---------------------------------------------------------------- names
+
+    def find(self, name: str | Node) -> Node:
+        """The node of that name, or the last operation of the module of that name."""
+        if isinstance(name, Node):
+            if name in self.consumers:
+                return name
+            raise InputError(f"{name!r} belongs to another network; ask for one of this network's nodes.")
+        ends: dict[str, Node] = {}
+        for node in self.nodes:
+            for path, key in node.calls:
+                if path == name and name:
+                    ends[key] = node
+        if len(ends) > 1:
+            names = [f"{n.name}#1" if n.name == name else n.name for n in ends.values()]
+            raise InputError(f"{name!r} is ambiguous: the module is called {len(ends)} times; name one of {names}.")
+        if ends:
+            return next(iter(ends.values()))
+        exact = {n.name: n for n in self.nodes}
+        exact |= {f"{n}#1": node for n, node in exact.items() if f"{n}#2" in exact}
+        if name in exact:
+            return exact[name]
+        modules = {path for n in self.nodes for path, _ in n.calls if path}
+        close = get_close_matches(str(name), [*exact, *modules], n=5, cutoff=0.4)
+        raise InputError(
+            f"no node or module named {name!r} in this network; "
+            + (f"did you mean {close}? " if close else "")
+            + "`[n.name for n in net.nodes]` lists all names."
+        )
+
+
+def _placeholders(program: ExportedProgram, key: str | None, example: dict[str | None, Any]) -> dict[str | None, Ref]:
+    """The fixed inputs beside the explained one, by keyword."""
+    users = [s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+    return {k: Ref(n) for k, n in zip(example, users, strict=True) if k != key and isinstance(example[k], Tensor)}
+
+
+def _execute(statement: Statement, scope: Mapping[Any, Any]) -> Any:
+    args = resolve(statement.args, scope)
+    return statement.function(*args, **{k: resolve(v, scope) for k, v in statement.kwargs.items()})
+
+
+def _substitute(expression: Any, batch: int) -> Any:
+    if isinstance(expression, (int, float)):
+        return expression
+    value = expression.subs({s: batch for s in expression.free_symbols})
+    return int(value) if value.is_integer else float(value)
+
+
+def _reachable(nodes: list[Node], output: Node) -> list[Node]:
+    """What the output depends on, in the order of the program."""
+    seen: set[Node] = {output}
+    for node in reversed(nodes):
+        if node in seen:
+            seen.update(node.inputs)
+    return [n for n in nodes if n in seen or isinstance(n, Input)]
+
+
+def _carrying(nodes: list[Node], output: Node) -> set[Node]:
+    """The nodes that mass can reach; each of them must have a kind."""
+    carrying: set[Node] = {output}
+    for node in reversed(nodes):
+        if node not in carrying:
+            continue
+        if isinstance(node, Oracle):
+            raise CaptureError(_no_kind(node))
+        carrying.update(node.carriers)
+    return carrying
+
+
+def _no_kind(node: Oracle) -> str:
+    place = f"in module {node.path!r}" if node.path else "in the model's own forward"
+    if not node.unsupported:
+        return (
+            f"the walk would have to cross {node.operator} {place}, which only gives weights to other values; "
+            "explain the logits before the softmax."
+        )
+    return (
+        f"operator {node.operator!r} {place} has no kind in the game; supported are {', '.join(operators.SUPPORTED)}; "
+        "rewrite the module with these, or capture the part of the model behind it."
+    )
+
+
+def _mark_oracles(nodes: list[Node], output: Node) -> None:
+    """What reaches the output only through softmax weights is of kind oracle (S3)."""
+    told: set[Node] = {output}
+    for node in reversed(nodes):
+        if node in told and not isinstance(node, Oracle):
+            told.update(node.inputs)
+    for node in nodes:
+        if node not in told and not isinstance(node, Input):
+            node.kind = "oracle"
+
+
+def _name(nodes: list[Node]) -> None:
+    """The module path; a second call or operation of it is `path#2`."""
+    counts: dict[str, int] = {}
+    for node in nodes:
+        base = "input" if isinstance(node, Input) else node.path or node.operator
+        base = f"{base}:{node.operator}" if node.helper else base
+        counts[base] = counts.get(base, 0) + 1
+        node.name = base if counts[base] == 1 else f"{base}#{counts[base]}"
+
+
+def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, builder: Builder) -> Layout:
+    if isinstance(node, Input):
+        return PLAIN
+    if isinstance(node, Wire):
+        owners = [n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs]
+        moved = node.move(owners, {**scope}, constant=-1.0)
+        found = Layout.of(_fill_constants(moved, batch), batch)
+        if found is not None:
+            return found
+        raise CaptureError(f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow.")
+    source = node.inputs[0].layout
+    dims = [d for d, s in enumerate(builder.traced[node]) if not isinstance(s, int)]
+    dim = dims[0] if dims else source.dim
+    return Layout(dim, source.outer, source.inner)
+
+
+def _fill_constants(owners: Tensor, batch: int) -> Tensor:
+    """Constant and padded elements belong to the sample of their neighbours along the batch axis."""
+    if batch < 2 or not bool((owners < 0).any()):
+        return owners
+    for dim in range(owners.ndim):
+        line = owners.movedim(dim, 0).flatten(1).amax(1) if owners.ndim > 1 else owners
+        filled = line.view([-1 if d == dim else 1 for d in range(owners.ndim)]).expand(owners.shape)
+        if torch.equal(torch.where(owners < 0, filled, owners), filled):
+            return filled
+    return owners

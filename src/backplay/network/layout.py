@@ -1,0 +1,72 @@
+"""Where the samples of a batch lie in a node's tensor.
+
+Reshapes may merge the batch with other axes (windows of a Swin, sequence-first attention), so the sample axis of a
+tensor is a factor of one of its dimensions: `size(dim) = outer · B · inner`. Scales and sums per sample need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sample axis as a factor of dimension `dim`, with `outer` copies before and `inner` elements after it."""
+
+    dim: int = 0
+    outer: int = 1
+    inner: int = 1
+
+    def batch(self, tensor: Tensor) -> int:
+        return tensor.shape[self.dim] // (self.outer * self.inner)
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """The tensor as (B, elements of a sample)."""
+        if self == PLAIN:
+            return tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None]
+        split = tensor.unflatten(self.dim, (self.outer, self.batch(tensor), self.inner))
+        return split.movedim(self.dim + 1, 0).flatten(1)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum over each sample, (B,) in float64."""
+        return self.rows(tensor).sum(1, dtype=torch.float64)
+
+    def amax(self, tensor: Tensor) -> Tensor:
+        """Largest entry of each sample, (B,)."""
+        return self.rows(tensor).amax(1)
+
+    def spread(self, factor: Tensor, like: Tensor) -> Tensor:
+        """A (B,) tensor made broadcastable against `like`."""
+        if self.outer == self.inner == 1:
+            along = factor
+        else:
+            along = factor[None, :, None].expand(self.outer, -1, self.inner).reshape(-1)
+        return along.view([-1 if d == self.dim else 1 for d in range(like.ndim)])
+
+    def owners(self, batch: int, shape: tuple[int, ...]) -> Tensor:
+        """The index of the sample that each element belongs to, in the given shape."""
+        index = torch.arange(batch, dtype=torch.float64)
+        along = index[None, :, None].expand(self.outer, -1, self.inner).reshape(-1)
+        return along.view([-1 if d == self.dim else 1 for d in range(len(shape))]).expand(shape)
+
+    @staticmethod
+    def of(owners: Tensor, batch: int) -> Layout | None:
+        """Read the layout off a tensor of sample indices; None where it has no such form."""
+        for dim in range(owners.ndim):
+            line = owners.movedim(dim, 0).flatten(1)[:, 0] if owners.ndim > 1 else owners
+            shape = [-1 if d == dim else 1 for d in range(owners.ndim)]
+            if len(line) % batch or not torch.equal(line.view(shape).expand(owners.shape), owners):
+                continue
+            inner = int((line.cumsum(0) == 0).sum())
+            if inner == 0 or len(line) % (batch * inner):
+                continue
+            layout = Layout(dim, len(line) // (batch * inner), inner)
+            if torch.equal(layout.owners(batch, tuple(owners.shape)), owners):
+                return layout
+        return None
+
+
+PLAIN = Layout()

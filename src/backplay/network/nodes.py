@@ -1,0 +1,232 @@
+"""The nodes of a network graph, one class for each kind of S3.
+
+A node says what it computes (`function` on `args`), what mass may move to (`carriers`) and what is static about its
+output (`shape`, `layout`, `nonnegative`). It knows nothing of games.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.network.layout import PLAIN, Layout
+from backplay.network.linear import LinearMap, transpose
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A constant or a size of the captured program, by its name there; resolved anew for every play."""
+
+    name: str
+
+
+Scope = Mapping[Any, Any]  # Node or Ref -> its value
+
+
+def resolve(tree: Any, scope: Scope) -> Any:
+    """Replace every node and every reference in nested arguments by its value."""
+    if isinstance(tree, (Node, Ref)):
+        return scope[tree]
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(resolve(item, scope) for item in tree)  # pyright: ignore[reportUnknownVariableType]
+    return tree
+
+
+def _nodes(tree: Any) -> Iterator[Node]:
+    if isinstance(tree, Node):
+        yield tree
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:  # pyright: ignore[reportUnknownVariableType]
+            yield from _nodes(item)
+
+
+@dataclass(eq=False)
+class Node:
+    """One operation of the network on live tensors."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kind: str = "oracle"
+    name: str = ""
+    operator: str = ""
+    path: str = ""  # module path
+    calls: tuple[tuple[str, str], ...] = ()  # (path, key) of the module calls that the node lies in, outermost first
+    helper: bool = False  # part of another operator, such as the broadcast of an operand
+    shape: tuple[int, ...] = ()  # -1 stands for the dimension that holds the batch
+    layout: Layout = PLAIN
+    nonnegative: bool = False
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Live operands, in the order of the arguments."""
+        return tuple(_nodes(self.args))
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        """The operands that mass may move to."""
+        return self.inputs
+
+    def run(self, scope: Scope) -> Any:
+        """The forward value."""
+        return self.function(*resolve(self.args, scope))
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.kind} {self.shape}"
+
+
+@dataclass(eq=False, repr=False)
+class Oracle(Node):
+    """A value that players are told and that never carries mass; `unsupported` if its operator has no kind."""
+
+    unsupported: bool = False
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        return ()
+
+
+@dataclass(eq=False, repr=False)
+class Input(Node):
+    """The model's input: the terminals of the walk."""
+
+    kind: str = "input"
+
+
+@dataclass(eq=False, repr=False)
+class Affine(Node):
+    """`z = W a + b`; in the Routing Game an activation state followed by two stream states."""
+
+    kind: str = "affine"
+
+    map: LinearMap = None  # type: ignore[assignment]
+    operand: Node = None  # type: ignore[assignment]
+    weight: Callable[[Scope], Tensor] = None  # type: ignore[assignment]
+    bias: Callable[[Scope], Tensor] | None = None  # broadcastable against the output
+    sources: tuple[Ref, ...] = ()  # what weight and bias are derived from
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+
+@dataclass(eq=False, repr=False)
+class Mix(Affine):
+    """A linear map whose weights are no parameters: pooling, means, sums, interpolation."""
+
+    kind: str = "mix"
+
+    signed_weights: bool = False
+    reduction: bool = True
+
+
+@dataclass(eq=False, repr=False)
+class Diagonal(Node):
+    """`y = scale · x + offset` elementwise with constants; `scale` None means 1."""
+
+    kind: str = "diagonal"
+
+    operand: Node = None  # type: ignore[assignment]
+    scale: Callable[[Scope], Tensor] | None = None
+    offset: Callable[[Scope], Tensor] | None = None
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+
+@dataclass(eq=False, repr=False)
+class Gate(Node):
+    """An activation; `gate` is its name and `options` its numbers, read by `kernels.gates`."""
+
+    kind: str = "gate"
+
+    operand: Node = None  # type: ignore[assignment]
+    gate: str = ""
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+
+@dataclass(eq=False, repr=False)
+class Sum(Node):
+    """Addition of two live operands of equal shape (addition oracle)."""
+
+    kind: str = "sum"
+
+
+@dataclass(eq=False, repr=False)
+class Max(Node):
+    """Max pooling, amax, maximum: `winner` gives, for each output, the flat index of its winner in `carriers[0]`.
+
+    For the maximum of two live operands `winner` is None and the operands compete elementwise.
+    """
+
+    kind: str = "max"
+
+    winner: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(eq=False, repr=False)
+class Norm(Node):
+    """Normalisation with detached statistics: `scale(scope)` is the diagonal that the game sees (S3, S7)."""
+
+    kind: str = "norm"
+
+    operand: Node = None  # type: ignore[assignment]
+    scale: Callable[[Scope], Tensor] = None  # type: ignore[assignment]
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+
+@dataclass(eq=False, repr=False)
+class Product(Node):
+    """`y = Π operands`, of equal shape; `detached` operands act as scales, the others carry (S17)."""
+
+    kind: str = "product"
+
+    factors: tuple[Node, ...] = ()
+    carrying: tuple[Node, ...] = ()
+    divides: bool = False  # the last factor is a divisor
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        return self.carrying
+
+
+@dataclass(eq=False, repr=False)
+class Wire(Node):
+    """Moves elements; `constants` says whether some outputs have no live source (padding, class token)."""
+
+    kind: str = "wire"
+
+    constants: bool = False
+    pads: bool = False  # some outputs are zero padding
+
+    def transpose(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        """Mass at the output carried back to each live operand."""
+        return transpose(lambda *operands: self.move(operands, scope), mass, *shapes)
+
+    def move(self, operands: Sequence[Tensor], scope: Scope, constant: float = 0.0) -> Tensor:
+        """Run the wire on other operands; constant floating-point tensors become `constant`."""
+        position = iter(operands)
+
+        def substitute(tree: Any) -> Any:
+            if isinstance(tree, Node):
+                return next(position)
+            if isinstance(tree, Ref):
+                value = scope[tree]
+                floating = isinstance(value, Tensor) and value.is_floating_point()
+                return torch.full_like(value, constant, dtype=operands[0].dtype) if floating else value
+            if isinstance(tree, (list, tuple)):
+                return type(tree)(substitute(item) for item in tree)  # pyright: ignore[reportUnknownVariableType]
+            return tree
+
+        return self.function(*substitute(self.args))

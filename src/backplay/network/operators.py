@@ -1,0 +1,96 @@
+"""Which operators there are, and the kind of each (S3). Tables first; what needs a thought follows in `builder`."""
+
+from __future__ import annotations
+
+# exported name without overload and in-place underscore -> name of the gate in `kernels.gates`
+GATES = {
+    "relu": "relu",
+    "relu6": "hardtanh",
+    "hardtanh": "hardtanh",
+    "clamp": "clamp",
+    "clamp_min": "clamp",
+    "clamp_max": "clamp",
+    "leaky_relu": "leaky_relu",
+    "rrelu": "leaky_relu",
+    "prelu": "prelu",
+    "_prelu_kernel": "prelu",
+    "gelu": "gelu",
+    "silu": "silu",
+    "hardswish": "hardswish",
+    "mish": "mish",
+    "softplus": "softplus",
+} | {
+    name: "other"
+    for name in (
+        "elu selu celu sigmoid hardsigmoid tanh log_sigmoid softsign tanhshrink softshrink hardshrink threshold "
+        "exp expm1 log log1p log2 sqrt rsqrt square abs sin cos erf atan reciprocal sinh cosh asinh exp2"
+    ).split()
+}
+
+# gates whose output a product treats as a detached factor (S17)
+FACTOR_GATES = frozenset({"sigmoid", "hardsigmoid", "silu", "gelu"})
+
+# gates and elementwise operators with range >= 0 (S5)
+NONNEGATIVE_OPERATORS = frozenset(
+    "relu relu6 sigmoid hardsigmoid softmax _softmax softplus exp exp2 abs square".split()
+)
+
+WIRES = frozenset(
+    (
+        "reshape view _unsafe_view _reshape_copy flatten unflatten permute transpose swapaxes swapdims t movedim "
+        "contiguous clone alias detach lift_fresh_copy lift_fresh squeeze unsqueeze expand expand_as view_as "
+        "reshape_as slice select narrow cat concat concatenate stack hstack vstack dstack split split_with_sizes chunk "
+        "unbind tensor_split "
+        "repeat repeat_interleave tile roll flip index index_select gather take_along_dim im2col unfold "
+        "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle pad constant_pad_nd reflection_pad1d "
+        "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d dropout "
+        "alpha_dropout feature_dropout native_dropout to _to_copy type_as diagonal masked_fill where slice_scatter "
+        "select_scatter tril triu squeeze_copy view_copy rot90 ravel atleast_2d atleast_3d unsafe_chunk unsafe_split"
+    ).split()
+)
+
+# wires some of whose outputs may be zero padding
+PADS = frozenset({"pad", "constant_pad_nd", "im2col"})
+
+REDUCTIONS = frozenset({"mean", "sum", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"})
+
+AVERAGES = REDUCTIONS | {
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+}
+
+RESAMPLINGS = frozenset(
+    (
+        "upsample_bilinear2d upsample_linear1d upsample_trilinear3d upsample_nearest1d upsample_nearest2d "
+        "upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"
+    ).split()
+)
+
+CONVOLUTIONS = frozenset(
+    "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d _convolution".split()
+)
+
+POOLS = frozenset("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices".split())
+
+NORMS = frozenset("layer_norm native_layer_norm group_norm native_group_norm instance_norm rms_norm".split())
+
+# asserts and other statements without a value
+STATEMENTS = frozenset(
+    "_assert_tensor_metadata _assert_scalar sym_constrain_range sym_constrain_range_for_size _assert_async".split()
+)
+
+ARITHMETIC = frozenset("add sub rsub mul div true_divide neg addcmul addmm mm matmul bmm einsum linear".split())
+
+OTHERS = frozenset(
+    "batch_norm _native_batch_norm_legit_no_training cudnn_batch_norm maximum fmax amax max "
+    "adaptive_max_pool2d softmax _softmax scaled_dot_product_attention pow".split()
+)
+
+SUPPORTED = tuple(
+    sorted(
+        set(GATES) | WIRES | AVERAGES | RESAMPLINGS | CONVOLUTIONS | POOLS | NORMS | ARITHMETIC | OTHERS
+    )
+)

@@ -1,0 +1,91 @@
+"""What is derived from a model's tensors: prepared once, rebuilt when a source has changed (S1)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.errors import NonFiniteError
+
+_ROW = 1024
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Data pointer, version counter and a checksum for each row of 1024 entries."""
+
+    pointer: int
+    version: int
+    shape: torch.Size
+    rows: Tensor | None
+
+    @staticmethod
+    def of(tensor: Tensor) -> Fingerprint:
+        version = 0 if tensor.is_inference() else tensor._version
+        rows = _checksum(tensor.detach()) if tensor.is_floating_point() else None
+        return Fingerprint(tensor.data_ptr(), version, tensor.shape, rows)
+
+    def same(self, other: Fingerprint) -> bool:
+        plain = (self.pointer, self.version, self.shape) == (other.pointer, other.version, other.shape)
+        if not plain or self.rows is None or other.rows is None:
+            return plain
+        return self.rows.dtype == other.rows.dtype and torch.equal(self.rows, other.rows)
+
+
+def _checksum(tensor: Tensor) -> Tensor:
+    """One matrix-vector product with fixed signs: sees edits behind the version counter, NaN and Inf."""
+    flat = tensor.flatten()
+    whole = flat.numel() // _ROW * _ROW
+    signs = _SIGNS.to(device=flat.device, dtype=flat.dtype)
+    tail = flat[whole:] @ signs[: flat.numel() - whole]
+    return torch.cat([flat[:whole].view(-1, _ROW) @ signs, tail[None]])
+
+
+_SIGNS = torch.linspace(0.5, 1.5, _ROW) * (1 - 2 * (torch.arange(_ROW) * 2654435761 % 7 % 2))
+
+
+def fingerprints(tensors: dict[str, Tensor]) -> dict[str, Fingerprint]:
+    """Fingerprints of all tensors of a model; NaN or Inf among them is an error (S38)."""
+    prints = {name: Fingerprint.of(t) for name, t in tensors.items()}
+    for name, found in prints.items():
+        if found.rows is None or bool(torch.isfinite(found.rows).all()):
+            continue
+        tensor = tensors[name]
+        masked = not tensor.requires_grad and "running_" not in name  # a mask may well hold -inf
+        bad = torch.isnan(tensor) if masked else ~torch.isfinite(tensor)
+        if bool(bad.any()):
+            raise NonFiniteError(
+                f"{name!r} of the model holds {int(bad.sum())} NaN or infinite entries out of {tensor.numel()}; "
+                "weights must be finite, load or train the model again."
+            )
+    return prints
+
+
+@dataclass
+class Weights:
+    """Constants of one state of the model, and what was derived from them."""
+
+    prints: dict[str, Fingerprint]
+    constants: dict[Any, Any]
+    _prepared: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def fresh(self, prints: dict[str, Fingerprint]) -> bool:
+        return self.prints.keys() == prints.keys() and all(p.same(prints[k]) for k, p in self.prints.items())
+
+    def prepared(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` returns, made once for this state of the model."""
+        with self._lock:
+            if key not in self._prepared:
+                self._prepared[key] = make()
+            return self._prepared[key]
+
+    def nbytes(self) -> int:
+        """Memory of the prepared tensors."""
+        tensors = [t for v in self._prepared.values() for t in (v if isinstance(v, tuple) else (v,))]
+        return sum(t.nbytes for t in tensors if isinstance(t, Tensor))
