@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator as python_operator
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,11 +17,11 @@ from torch.utils import _pytree as pytree
 from backplay.errors import CaptureError, InputError, InputTypeError
 from backplay.network import operators
 from backplay.network.builder import Builder, functional
-from backplay.network.graph import Network
+from backplay.network.graph import Network, check_tensor, evaluation
 from backplay.network.lowering import lower
 from backplay.network.nodes import Input, Node, Ref
 
-Example = Tensor | Mapping[str, Any]
+Example = Tensor | Mapping[Any, Any]
 
 
 def capture(model: nn.Module, example: Example) -> Network:
@@ -35,7 +34,7 @@ def capture(model: nn.Module, example: Example) -> Network:
         raise InputTypeError(
             f"capture takes a torch.nn.Module, got {type(model).__name__}; wrap a function in a module's forward."
         )
-    keywords = _pairs_of_samples(example)
+    keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
     program = _export(model, keywords)
     builder = Builder()
     try:
@@ -47,69 +46,44 @@ def capture(model: nn.Module, example: Example) -> Network:
     return Network(model, program, builder, input_node, output, keywords)
 
 
-def input_key(example: Mapping[str, Any]) -> str:
-    """The one floating-point entry of the forward keywords."""
+def input_key(example: Mapping[Any, Any]) -> Any:
+    """The one floating-point entry among the forward arguments; position 0 is taken as it is."""
+    if 0 in example:
+        check_tensor(example[0])
+        return 0
     floating = [k for k, v in example.items() if isinstance(v, Tensor) and v.is_floating_point()]
     if len(floating) != 1:
         raise InputError(
-            f"the input must be a dict with exactly one floating-point tensor, which is explained; got {floating or 'none'}"
-            f" among {sorted(example)}; pass token embeddings as inputs_embeds and leave the rest integer or boolean."
+            f"a dict of inputs needs exactly one floating-point tensor, the one to explain; got {floating or 'none'} "
+            f"among {sorted(example)}; pass embeddings (inputs_embeds) and leave the others integer or boolean."
         )
+    check_tensor(example[floating[0]])
     return floating[0]
 
 
-def check_tensor(x: Any) -> None:
-    """The input of a model: a float32 or float64 tensor with a batch dimension."""
-    if not isinstance(x, Tensor):
-        raise InputTypeError(f"the input must be a torch.Tensor or a dict of forward keywords, got {type(x).__name__}.")
-    if x.dtype not in (torch.float32, torch.float64):
-        raise InputTypeError(f"the input must be float32 or float64, got {x.dtype}; convert it with x.float().")
-    if x.ndim < 2 or x.shape[0] == 0:
-        raise InputError(f"the input needs a batch dimension and at least one sample, got shape {tuple(x.shape)}.")
-
-
-def _pairs_of_samples(example: Example) -> dict[str | None, Any]:
+def _pairs_of_samples(example: Mapping[Any, Any]) -> dict[Any, Any]:
     """The example with at least two samples: with one, export would fix the batch size (traps)."""
-    if isinstance(example, Mapping):
-        given: dict[str | None, Any] = dict(example)
-        check_tensor(given[input_key(example)])
-        batch = given[input_key(example)].shape[0]
-    else:
-        check_tensor(example)
-        given, batch = {None: example}, example.shape[0]
+    batch = example[input_key(example)].shape[0]
 
     def double(value: Any) -> Any:
-        if not isinstance(value, Tensor) or batch > 1 or value.ndim == 0 or value.shape[0] != batch:
-            return value.detach().clone() if isinstance(value, Tensor) else value
-        return torch.cat([value.detach(), value.detach()])
+        if not isinstance(value, Tensor):
+            return value
+        alone = batch == 1 and value.ndim > 0 and value.shape[0] == 1
+        return torch.cat([value.detach(), value.detach()]) if alone else value.detach().clone()
 
     with torch.inference_mode(False), torch.no_grad():
-        return {k: double(v) for k, v in given.items()}
+        return {k: double(v) for k, v in example.items()}
 
 
-@contextmanager
-def evaluation(model: nn.Module) -> Iterator[None]:
-    """Eval mode for a while; every submodule gets its own mode back."""
-    training = [m for m in model.modules() if m.training]
-    try:
-        for m in training:
-            m.training = False
-        yield
-    finally:
-        for m in training:
-            m.training = True
-
-
-def _export(model: nn.Module, keywords: dict[str | None, Any]) -> ExportedProgram:
-    positional = None in keywords
+def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
 
     def dynamic(value: Any) -> Any:
         batched = isinstance(value, Tensor) and value.ndim > 0
         return {0: Dim.DYNAMIC} if batched else None
 
-    args = (keywords[None],) if positional else ()
-    kwargs = {} if positional else {str(k): v for k, v in keywords.items()}
-    shapes = (dynamic(args[0]),) if positional else {k: dynamic(v) for k, v in kwargs.items()}
+    args = tuple(v for k, v in keywords.items() if isinstance(k, int))
+    kwargs = {k: v for k, v in keywords.items() if isinstance(k, str)}
+    shapes: Any = tuple(dynamic(a) for a in args) if args else {k: dynamic(v) for k, v in kwargs.items()}
     with evaluation(model), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -121,7 +95,7 @@ def _export(model: nn.Module, keywords: dict[str | None, Any]) -> ExportedProgra
 def _export_failure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
     """One sentence: is it the input that does not fit, or the model that cannot be followed?"""
     given = ", ".join(
-        f"{k}{tuple(v.shape)} {v.dtype}" for k, v in [*zip("x", args, strict=False), *kwargs.items()] if isinstance(v, Tensor)
+        f"{k} {tuple(v.shape)} {v.dtype}" for k, v in [*enumerate(args), *kwargs.items()] if isinstance(v, Tensor)
     )
     name = type(model).__name__
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,12 +13,25 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from backplay.errors import CaptureError, InputError
+from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError
 from backplay.network import operators
 from backplay.network.builder import Builder, Statement
 from backplay.network.layout import PLAIN, Layout
 from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.weights import Weights, fingerprints
+
+
+@contextmanager
+def evaluation(model: nn.Module) -> Iterator[None]:
+    """Eval mode for a while; every submodule gets its own mode back."""
+    training = [m for m in model.modules() if m.training]
+    try:
+        for m in training:
+            m.training = False
+        yield
+    finally:
+        for m in training:
+            m.training = True
 
 
 class Network:
@@ -30,15 +44,16 @@ class Network:
         builder: Builder,
         source: Input,
         output: Node,
-        example: dict[str | None, Any],
+        example: dict[Any, Any],
     ) -> None:
         self.model, self.input, self.output = model, source, output
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
         self._lifted = dict(program.constants)
         self._program, self._sizes = builder.program, builder.sizes
         self._size_cache: dict[int, dict[Any, Any]] = {}
-        self.key = next((k for k, v in example.items() if isinstance(v, Tensor) and v.is_floating_point()), None)
-        self._fixed = [n for n in example if n != self.key]
+        self.key = 0 if 0 in example else next(k for k, v in example.items() if _floating(v))
+        self._example = {k: v for k, v in example.items() if k != self.key}
+        self._dtype: torch.dtype = example[self.key].dtype
         self._placeholders = _placeholders(program, self.key, example)
         self._weights: Weights | None = None
         self._lock = threading.RLock()
@@ -81,7 +96,7 @@ class Network:
             constants[Ref(spec.arg.name)] = value
         return constants
 
-    def scope(self, x: Mapping[str | None, Any], weights: Weights) -> dict[Any, Any]:
+    def scope(self, x: Mapping[Any, Any], weights: Weights) -> dict[Any, Any]:
         """Values of the input, of every constant and of every size for a batch."""
         batch = x[self.key].shape[0]
         scope: dict[Any, Any] = {self.input: x[self.key], **weights.constants, **self._sizes_of(batch)}
@@ -96,9 +111,35 @@ class Network:
             self._size_cache[batch] = {Ref(n): _substitute(e, batch) for n, e in self._sizes.items()}
         return self._size_cache[batch]
 
+    def check(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+        """The forward arguments, if they fit what was captured; the explained input is copied."""
+        if set(given) != {self.key, *self._example}:
+            raise InputError(
+                f"the network was captured with the inputs {[self.key, *self._example]}, got {list(given)}; "
+                "give the same ones, or capture again."
+            )
+        x = given[self.key]
+        check_tensor(x)
+        expected = tuple(self.input.shape[1:])
+        if tuple(x.shape[1:]) != expected:
+            raise InputError(
+                f"input of shape {tuple(x.shape)} does not fit this network, captured for (batch, "
+                f"{', '.join(map(str, expected))}); resize the input, or capture again with bp.capture(model, x)."
+            )
+        dtype = next((t.dtype for t in self.tensors().values() if t.is_floating_point()), self._dtype)
+        if x.dtype != dtype:
+            raise InputTypeError(f"input of {x.dtype} for a model of {dtype}; convert the input with x.to({dtype}).")
+        bad = ~torch.isfinite(x)
+        if bool(bad.any()):
+            raise NonFiniteError(
+                f"the input holds {int(bad.sum())} NaN or infinite entries; clean it first, no map is made of them."
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
+
     # ---------------------------------------------------------------- shapes
 
-    def _trace(self, example: dict[str | None, Any], builder: Builder) -> None:
+    def _trace(self, example: dict[Any, Any], builder: Builder) -> None:
         """Run the example once: concrete shapes, and where the samples lie in each tensor."""
         with torch.inference_mode(False), torch.no_grad():
             scope = self.scope(example, self.weights())
@@ -115,6 +156,16 @@ class Network:
                     waiting[operand] -= 1
                     if waiting[operand] == 0:
                         scope[operand] = None
+
+    def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
+        """What the model itself computes, in eval mode."""
+        args = [v for k, v in inputs.items() if isinstance(k, int)]
+        with self._lock, evaluation(self.model):
+            out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
+        if isinstance(out, Mapping) and "logits" in out:
+            out = out["logits"]
+        out = getattr(out, "logits", out)
+        return out if isinstance(out, Tensor) else next(v for v in out if isinstance(v, Tensor))
 
     # ---------------------------------------------------------------- names
 
@@ -147,7 +198,21 @@ class Network:
         )
 
 
-def _placeholders(program: ExportedProgram, key: str | None, example: dict[str | None, Any]) -> dict[str | None, Ref]:
+def _floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def check_tensor(x: Any) -> None:
+    """The input of a model: a float32 or float64 tensor with a batch dimension."""
+    if not isinstance(x, Tensor):
+        raise InputTypeError(f"the input must be a torch.Tensor or a dict of forward keywords, got {type(x).__name__}.")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise InputTypeError(f"the input must be float32 or float64, got {x.dtype}; convert it with x.float().")
+    if x.ndim < 2 or x.shape[0] == 0:
+        raise InputError(f"the input needs a batch dimension and at least one sample, got shape {tuple(x.shape)}.")
+
+
+def _placeholders(program: ExportedProgram, key: Any, example: dict[Any, Any]) -> dict[Any, Ref]:
     """The fixed inputs beside the explained one, by keyword."""
     users = [s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
     return {k: Ref(n) for k, n in zip(example, users, strict=True) if k != key and isinstance(example[k], Tensor)}

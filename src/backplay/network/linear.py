@@ -92,16 +92,16 @@ class Contraction:
 class Averaging:
     """A mix whose weights are equal within each output (pooling, mean, sum): the operator itself is the map.
 
-    The weight is ignored: powers of equal weights cancel in a policy, and all of them are non-negative.
+    The weight is a number, 1 for the operator as it is: powers of equal weights cancel in a policy.
     """
 
     function: Callable[[Tensor], Tensor]
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.function(x)
+        return self.function(x) * weight
 
     def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
-        return transpose(self.function, y, shape)[0]
+        return transpose(self.function, y * weight, shape)[0]
 
 
 @dataclass(frozen=True)

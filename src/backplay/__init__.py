@@ -1,0 +1,18 @@
+"""backplay explains neural networks by playing them backward."""
+
+from backplay.errors import BackplayError
+from backplay.games import Occupation, Play, RoutingGame, StoppingGame
+from backplay.network import Network, Node, capture
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackplayError",
+    "Network",
+    "Node",
+    "Occupation",
+    "Play",
+    "RoutingGame",
+    "StoppingGame",
+    "capture",
+]

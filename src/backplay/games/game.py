@@ -1,0 +1,108 @@
+"""What both games share: a captured network, frozen keywords, plays."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from backplay.errors import InputTypeError
+from backplay.games.inputs import Inputs, Target, read_inputs
+from backplay.games.modes import Modes
+from backplay.games.play import Play
+from backplay.kernels.kernel import Kernel
+from backplay.network import Network, Node, capture
+from backplay.values.forward import Values
+
+M = TypeVar("M", bound=Modes)
+
+
+class _Board:
+    """The network that games share: captured at first use and kept."""
+
+    def __init__(self, model: nn.Module | Network) -> None:
+        if not isinstance(model, (nn.Module, Network)):
+            raise InputTypeError(
+                f"a game takes a torch.nn.Module or a backplay.Network, got {type(model).__name__}; "
+                "wrap a function in a module's forward."
+            )
+        self.model = model
+        self.lock = threading.RLock()
+        self.network = model if isinstance(model, Network) else None
+
+    def get(self, example: Any) -> Network:
+        with self.lock:
+            if self.network is None:
+                assert isinstance(self.model, nn.Module)
+                self.network = capture(self.model, example)
+            return self.network
+
+
+class Game(ABC, Generic[M]):
+    """A game on a network: which kernel each node gets from the values and the modes."""
+
+    modes_type: ClassVar[type[Modes]]
+
+    def __init__(self, model: nn.Module | Network, **keywords: Any) -> None:
+        self.modes_type.check_names(keywords)
+        self.modes: M = self.modes_type(**keywords)  # type: ignore[assignment]
+        self._board = _Board(model)
+
+    def replace(self, **keywords: Any) -> Self:
+        """A new game on the same capture with some keywords changed."""
+        self.modes_type.check_names(keywords)
+        twin = object.__new__(type(self))
+        twin.modes = type(self.modes)(**(self.modes.to_dict() | keywords))
+        twin._board = self._board
+        return twin
+
+    def __repr__(self) -> str:
+        model = self._board.model
+        name = type(model.model if isinstance(model, Network) else model).__name__
+        words = [f"{k}={v!r}" for k, v in self.modes.changed().items()]
+        return f"{type(self).__name__}({', '.join([name, *words])})"
+
+    def network(self, example: Any) -> Network:
+        """The captured network; `example` is followed at first use."""
+        return self._board.get(example)
+
+    def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
+        """Solve the game on an input: values, kernels and the difference pass."""
+        network, inputs = self._inputs(x, additional_forward_args)
+        with torch.inference_mode(False), torch.no_grad():
+            return Play(self, network, inputs, target)
+
+    def attribute(
+        self,
+        x: Inputs,
+        target: Target = None,
+        additional_forward_args: Any = None,
+        return_convergence_delta: bool = False,
+    ) -> Any:
+        """The map, a tensor of the input's shape; captum's extra keywords are understood.
+
+        With `return_convergence_delta` also (B,) the sum of the map minus the target's logit.
+        """
+        network, inputs = self._inputs(x, additional_forward_args)
+        with torch.inference_mode(False), torch.no_grad():
+            play = Play(self, network, inputs, target, keep=False)
+            result = play.attribution()
+            if not return_convergence_delta:
+                return result
+            return result, result.flatten(1).sum(1) - play.value
+
+    def _inputs(self, x: Inputs, extra: Any) -> tuple[Network, dict[Any, Any]]:
+        keywords = read_inputs(x, extra)
+        network = self._board.get(keywords)
+        return network, network.check(keywords)
+
+    @abstractmethod
+    def kernel(self, node: Node, values: Values) -> Kernel:
+        """The kernel of a node on solved values."""
+
+    @abstractmethod
+    def finish(self, difference: Tensor, play: Play) -> Tensor:
+        """From `Γ₊ − Γ₋` at the input to the map."""

@@ -1,0 +1,63 @@
+"""Every play reports its own health (S38)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.kernel import WALK
+from backplay.network.nodes import Affine, Mix
+
+if TYPE_CHECKING:
+    from backplay.games.play import Play
+
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Health:
+    """`ok` means finite, and both errors below 1e-4."""
+
+    forward_error: float
+    mass_error: float
+    bias_leak: float
+    finite: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.finite and self.forward_error < TOLERANCE and self.mass_error < TOLERANCE
+
+    def __str__(self) -> str:
+        state = "ok" if self.ok else "NOT OK"
+        return (
+            f"health {state}: forward error {self.forward_error:.1e}, mass error {self.mass_error:.1e}, "
+            f"bias leak {self.bias_leak:.1e}, {'finite' if self.finite else 'NaN or Inf'}"
+        )
+
+
+def examine(play: Play) -> Health:
+    """Compare with the model, weigh the walk, look for NaN and Inf."""
+    pixels = play.mass(play.network.input, WALK).total()
+    mass_error = (pixels + play.constant + play.cemetery - 1).abs().max()
+    finite = all(bool(torch.isfinite(t).all()) for t in (play.value, play.attribution(), mass_error))
+    return Health(_forward_error(play), float(mass_error), float(play.bias_leak.max()), finite)
+
+
+def _forward_error(play: Play) -> float:
+    """`max|replayed − model| / max(max|model|, 1e-3 · max of the last affine node's |W||a|)`, 0 where both are 0."""
+    model, replayed = play.model_logits(), play.values.logits
+    error = (replayed - model).abs().max()
+    if error == 0:
+        return 0.0
+    return float(error / torch.maximum(model.abs().max(), 1e-3 * _last_magnitude(play)))
+
+
+def _last_magnitude(play: Play) -> Tensor:
+    affine = [n for n in play.network.nodes if isinstance(n, Affine) and not isinstance(n, Mix)]
+    if not affine:
+        return torch.zeros(())
+    last = affine[-1]
+    return last.map.apply(play.values[last.operand].abs(), last.weight(play.values).abs()).max()

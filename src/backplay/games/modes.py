@@ -1,0 +1,78 @@
+"""The keywords of the games: what each may be, frozen once a game is made."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from backplay.errors import KeywordError
+
+
+def _number(name: str, value: Any, low: float, strict: bool = False) -> None:
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or value < low or (strict and value == low):
+        bound = f"{'>' if strict else '>='} {low:g}"
+        raise KeywordError(f"{name}={value!r} is out of range: it must be a finite number {bound}.")
+
+
+def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise KeywordError(f"{name}={value!r} is out of range: it must be one of {', '.join(map(repr, choices))}.")
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Base of the keyword lists."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def check_names(cls, keywords: dict[str, Any]) -> None:
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(set(keywords) - set(known))
+        if unknown:
+            raise KeywordError(f"unknown keyword {unknown[0]!r}: this game takes {', '.join(known)}.")
+
+    def changed(self) -> dict[str, Any]:
+        """The keywords that differ from their defaults."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+
+
+@dataclass(frozen=True)
+class StoppingModes(Modes):
+    """Keywords of the Stopping Game."""
+
+    multiply_by_input: bool = False
+
+    def __post_init__(self) -> None:
+        _choice("multiply_by_input", self.multiply_by_input, (False, True))
+
+
+@dataclass(frozen=True)
+class RoutingModes(Modes):
+    """Keywords of the Routing Game."""
+
+    alpha: float = 2.0
+    beta: float = 1.0
+    epsilon: float = 0.5
+    tau: float = 1.0
+    residual: Literal["uniform", "proportional"] = "uniform"
+    bias: Literal["ignore", "absorb"] = "ignore"
+    empty_stream: Literal["cemetery", "reroute"] = "cemetery"
+    output: Literal["logit", "one"] = "logit"
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "epsilon"):
+            _number(name, getattr(self, name), 0)
+        _number("tau", self.tau, 0, strict=True)
+        _choice("residual", self.residual, ("uniform", "proportional"))
+        _choice("bias", self.bias, ("ignore", "absorb"))
+        _choice("empty_stream", self.empty_stream, ("cemetery", "reroute"))
+        _choice("output", self.output, ("logit", "one"))
+        if abs(self.alpha - self.beta - 1) > 1e-9:
+            warnings.warn(
+                f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit.", stacklevel=5
+            )

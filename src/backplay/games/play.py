@@ -1,0 +1,180 @@
+"""A play: a game solved on an input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from backplay.errors import InputError, UnsupportedError
+from backplay.games.health import Health, examine
+from backplay.games.inputs import Target, read_target
+from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
+from backplay.network import Network, Node
+from backplay.network.nodes import Gate
+from backplay.trajectory.mass import Mass
+from backplay.trajectory.passes import Passed, pull
+from backplay.values.forward import Values
+
+if TYPE_CHECKING:
+    from backplay.games.game import Game
+
+
+@dataclass(frozen=True)
+class Occupation:
+    """Discounted visits of both players (def:occupation): true `Γ± = plus, minus · exp(log_scale)`.
+
+    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` from a pass of its own, never from a subtraction (S11).
+    Tensors have the shape of the node's output, scales (B,).
+    """
+
+    plus: Tensor
+    minus: Tensor
+    log_scale: Tensor
+    difference: Tensor
+    difference_log_scale: Tensor
+
+
+class Play:
+    """The solved game: values, policies, measures of the walk."""
+
+    def __init__(self, game: Game[Any], network: Network, inputs: dict[Any, Any], target: Target, keep: bool = True) -> None:
+        self.game, self.network = game, network
+        self._inputs = inputs
+        self.x: Tensor = inputs[network.key]
+        self.values = Values(network, inputs, network.weights())
+        self._kernels: dict[Node, Kernel] = {}
+        logits = self.values.logits
+        self.target = read_target(target, logits)
+        self._shape = logits.shape
+        self.value: Tensor = logits.flatten(1).gather(1, self.target[:, None])[:, 0]
+        self._passes: dict[Measure, Passed] = {}
+        if keep:
+            self._pass(DIFFERENCE)
+        else:  # a map alone: kernels and values are dropped on the way
+            kernel = lambda node: game.kernel(node, self.values)  # noqa: E731
+            passed = pull(network, kernel, self._root(), DIFFERENCE, keep=False, done=self.values.forget)
+            self._passes[DIFFERENCE] = passed
+
+    def __repr__(self) -> str:
+        return f"Play({self.game!r}, batch of {len(self.value)}, targets {self.target.tolist()})"
+
+    def _root(self) -> Tensor:
+        """Unit mass at the target's logit, player +."""
+        root = torch.zeros(self._shape, dtype=self.value.dtype, device=self.value.device)
+        root.flatten(1).scatter_(1, self.target[:, None], 1.0)
+        return root
+
+    def kernel(self, node: Node) -> Kernel:
+        """How mass leaves a node in this play."""
+        if node not in self._kernels:
+            self._kernels[node] = self.game.kernel(node, self.values)
+        return self._kernels[node]
+
+    def _pass(self, measure: Measure) -> Passed:
+        if measure not in self._passes:
+            with torch.inference_mode(False), torch.no_grad():
+                self._passes[measure] = pull(self.network, self.kernel, self._root(), measure)
+        return self._passes[measure]
+
+    def mass(self, name: str | Node, measure: Measure) -> Mass:
+        node = self.network.find(name)
+        found = self._pass(measure).masses.get(node)
+        if found is None:  # an oracle, or a detached factor: no walk comes here
+            value = self.values[node]
+            zeros = torch.zeros(len(self.value), dtype=torch.float64, device=value.device)
+            return Mass(torch.zeros_like(value), zeros, node.layout)
+        return found
+
+    def attribution(self) -> Tensor:
+        """The map: what `attribute` returns."""
+        difference = self._passes[DIFFERENCE].masses[self.network.input].plain()
+        return self.game.finish(difference, self)
+
+    def occupation(self, name: str | Node) -> Occupation:
+        """Both players' discounted visits at the output of a node or module."""
+        total, difference = self.mass(name, TOTAL), self.mass(name, DIFFERENCE)
+        on_scale = Mass(difference.value, difference.exponent - total.exponent, difference.layout).plain()
+        plus, minus = (total.value + on_scale) / 2, (total.value - on_scale) / 2
+        return Occupation(
+            plus.clamp(min=0),
+            minus.clamp(min=0),
+            total.log_scale,
+            difference.value,
+            difference.log_scale,
+        )
+
+    def marginal(self, name: str | Node = "input", log: bool = False) -> Tensor:
+        """Probability that the walk visits each element, tags summed; its logarithm with `log`."""
+        mass = self.mass(name, WALK)
+        if not log:
+            return mass.plain()
+        return mass.value.log() + mass.layout.spread(mass.log_scale, mass.value).to(mass.value.dtype)
+
+    @property
+    def cemetery(self) -> Tensor:
+        """(B,) probability of ending in †."""
+        found = self._pass(WALK).cemetery
+        assert found is not None
+        return found
+
+    @property
+    def constant(self) -> Tensor:
+        """(B,) probability of ending in constant elements (S26)."""
+        found = self._pass(WALK).constant
+        assert found is not None
+        return found
+
+    @property
+    def bias_leak(self) -> Tensor:
+        """(B,) the part of the cemetery that biases absorb (S15)."""
+        found = self._pass(WALK).leaked
+        assert found is not None
+        return found
+
+    def observed(self, name: str | Node) -> Tensor:
+        """The value that players see at a node."""
+        return self.values[self.network.find(name)]
+
+    def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
+        """What players do at a node.
+
+        At a gate: the probability of going on, for every element. Elsewhere `element` names one state (its index in
+        the node's output, sample first); the answer is, for each operand, the probability of moving to each of its
+        elements with the turn kept and with the turn switched.
+        """
+        node = self.network.find(name)
+        if isinstance(node, Gate):
+            ones = torch.ones_like(self.values[node])
+            return self.kernel(node).pull(ones, WALK)[0]
+        if node is self.network.input:
+            raise InputError("the input is terminal: no player moves there.")
+        if element is None:
+            raise InputError(f"{node.name!r} is of kind {node.kind}: name one element, e.g. element=(0, 3).")
+        root = torch.zeros_like(self.values[node])
+        try:
+            root[tuple(element)] = 1.0
+        except IndexError as error:
+            raise InputError(f"element {element} lies outside the output {tuple(root.shape)} of {node.name!r}.") from error
+        both, signed = (self.kernel(node).pull(root, m) for m in (WALK, WALK_DIFFERENCE))
+        return {
+            operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(node.carriers, both, signed, strict=True)
+        }
+
+    def health(self) -> Health:
+        """Forward error, mass error, bias leak and finiteness of this play (S38)."""
+        if not self.values.weights.fresh(self.network.weights().prints):
+            raise UnsupportedError("the model has changed since this play was solved; play again to examine it.")
+        return self._health
+
+    @cached_property
+    def _health(self) -> Health:
+        with torch.inference_mode(False), torch.no_grad():
+            return examine(self)
+
+    def model_logits(self) -> Tensor:
+        """What the model itself says to this input."""
+        return self.network.model_logits(self._inputs)

@@ -1,0 +1,59 @@
+"""The Stopping Game (app:relu-net-game): its discounted visits are the gradient."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from backplay.games.game import Game
+from backplay.games.modes import Modes, StoppingModes
+from backplay.games.play import Play
+from backplay.games.structure import structural_kernel
+from backplay.kernels.gates import stopping_slope
+from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
+from backplay.kernels.linear import StoppingLinear
+from backplay.kernels.prepared import signed_weight, stopping_total
+from backplay.network.nodes import Affine, Diagonal, Gate, Node, Norm, Product, Sum
+from backplay.values.forward import Values
+
+
+class StoppingGame(Game[StoppingModes]):
+    """`Γ₊ − Γ₋` is the gradient of the target logit (thm:deriv-occ; S6-S9).
+
+    >>> StoppingGame(model).attribute(x, target=3)
+    """
+
+    modes_type: ClassVar[type[Modes]] = StoppingModes
+
+    def kernel(self, node: Node, values: Values) -> Kernel:
+        match node:
+            case Affine():
+                weight, total = signed_weight(node, values), stopping_total(node, values)
+                return StoppingLinear(node.map, weight, total, values[node.operand].shape)
+            case Gate():
+                return Stopping(stopping_slope(node, values))
+            case Sum():
+                return Split((0.5, 0.5), (2.0, 2.0))
+            case Diagonal(scale=None):
+                return PassThrough()
+            case Diagonal() | Norm():
+                assert node.scale is not None
+                return Scaling(node.scale(values).to(values[node].dtype))
+            case Product():
+                return _product(node, values)
+            case _:
+                return structural_kernel(node, values)
+
+    def finish(self, difference: Tensor, play: Play) -> Tensor:
+        return difference * play.x if self.modes.multiply_by_input else difference
+
+
+def _product(node: Product, values: Values) -> Kernel:
+    """The detached factor is the discount; two carrying factors each stand for half of the product (S7, S17)."""
+    left, right = (values[f] for f in node.factors)
+    if len(node.carrying) == 2:
+        return Split((0.5, 0.5), (right, left))
+    if node.divides:
+        return Scaling(1 / right)
+    return Scaling(right if node.carrying[0] is node.factors[0] else left)

@@ -1,0 +1,23 @@
+"""Kernels that are the same in both games: winners and wires."""
+
+from __future__ import annotations
+
+from backplay.kernels.kernel import Duel, Kernel, Relabelling, Winner
+from backplay.network.nodes import Max, Node, Wire
+from backplay.values.forward import Values
+
+
+def structural_kernel(node: Node, values: Values) -> Kernel:
+    """Max nodes and wires."""
+    match node:
+        case Max(winner=None):
+            left, right = node.inputs
+            return Duel(values[left] >= values[right])
+        case Max():
+            assert node.winner is not None
+            operand = values[node.inputs[0]]
+            return Winner(node.winner(operand), operand.shape)
+        case Wire():
+            return Relabelling(node, values)
+        case _:
+            raise AssertionError(f"no kernel for {node!r}")

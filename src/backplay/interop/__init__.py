@@ -1,0 +1,1 @@
+"""Bridges to other libraries, one module each. The core imports none of them."""

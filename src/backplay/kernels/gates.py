@@ -1,0 +1,110 @@
+"""Gates (S8): with which probability a player goes on, in each game.
+
+Most gates are `a = z · h(z)`: players continue with probability `h(z)` in both games. Where value and slope part, the
+Stopping Game follows the slope and the Routing Game asks whether there is a value at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backplay.network.nodes import Gate, Scope, resolve
+
+Options = dict[str, Any]
+
+
+def normal_cdf(z: Tensor) -> Tensor:
+    """`Φ(z)` with correct digits in the left tail."""
+    return 0.5 * torch.erfc(-z / math.sqrt(2))
+
+
+def _gelu(z: Tensor, options: Options) -> Tensor:
+    if options.get("approximate", "none") == "none":
+        return normal_cdf(z)
+    # ½(1 + tanh u) = sigmoid(2u), which keeps its digits for u → −∞
+    return torch.sigmoid(2 * math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
+
+
+def _softplus(z: Tensor, options: Options) -> Tensor:
+    return torch.sigmoid(z * options.get("beta", 1.0))
+
+
+def _leaky(z: Tensor, options: Options) -> Tensor:
+    slope = options.get("negative_slope")
+    if slope is None:  # rrelu in eval mode
+        slope = (options["lower"] + options["upper"]) / 2
+    return torch.where(z > 0, 1.0, torch.as_tensor(slope, dtype=z.dtype))
+
+
+def _prelu(z: Tensor, options: Options) -> Tensor:
+    weight: Tensor = options["weight"]
+    channels = weight.view([-1] + [1] * (z.ndim - 2)) if weight.numel() > 1 and z.ndim > 1 else weight
+    return torch.where(z > 0, torch.ones((), dtype=z.dtype), channels.to(z.dtype))
+
+
+_FACTORS: dict[str, Callable[[Tensor, Options], Tensor]] = {
+    "relu": lambda z, _: (z > 0).to(z.dtype),
+    "gelu": _gelu,
+    "silu": lambda z, _: torch.sigmoid(z),
+    "hardswish": lambda z, _: ((z + 3) / 6).clamp(0, 1),
+    "mish": lambda z, _: torch.tanh(functional.softplus(z)),
+    "softplus": _softplus,
+    "leaky_relu": _leaky,
+    "prelu": _prelu,
+}
+
+_PIECEWISE = frozenset({"leaky_relu", "prelu"})  # value and slope agree, whatever the slope
+
+
+def stopping_slope(node: Gate, scope: Scope) -> Tensor:
+    """Signed slope of a gate in the Stopping Game: probability `min(|g|, 1)`, discount `max(|g|, 1)`."""
+    z = scope[node.operand]
+    options = resolve_options(node, scope)
+    if node.gate in _PIECEWISE:
+        return _FACTORS[node.gate](z, options)
+    if node.gate in _FACTORS:
+        return _FACTORS[node.gate](z, options).clamp(0, 1)
+    if node.gate in ("hardtanh", "clamp"):
+        return _inside(z, options).to(z.dtype)
+    return derivative(lambda a: node.run({**_constants(node, scope), node.operand: a}), z)
+
+
+def routing_probability(node: Gate, scope: Scope) -> Tensor:
+    """`c(z)` of a gate in the Routing Game."""
+    z = scope[node.operand]
+    if node.gate in _FACTORS:
+        return _FACTORS[node.gate](z, resolve_options(node, scope)).clamp(0, 1)
+    return (scope[node] != 0).to(z.dtype)
+
+
+def resolve_options(node: Gate, scope: Scope) -> Options:
+    return {k: resolve(v, scope) for k, v in node.options.items()}
+
+
+def _constants(node: Gate, scope: Scope) -> dict[Any, Any]:
+    return {a: scope[a] for a in node.args if a is not node.operand and a.__hash__ is not None and a in scope}
+
+
+def _inside(z: Tensor, options: Options) -> Tensor:
+    low = options.get("min_val", options.get("min"))
+    high = options.get("max_val", options.get("max"))
+    inside = torch.ones_like(z, dtype=torch.bool)
+    if low is not None:
+        inside &= z > low
+    if high is not None:
+        inside &= z < high
+    return inside
+
+
+def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """Elementwise derivative of an activation."""
+    with torch.inference_mode(False), torch.enable_grad():
+        point = z.detach().clone().requires_grad_()
+        (slope,) = torch.autograd.grad(function(point).sum(), point)
+    return slope

@@ -1,0 +1,156 @@
+"""Kernels: how mass at one node's output moves to its inputs.
+
+A kernel is built once from the values of a play and then pulls any measure. All measures follow the same transitions;
+they differ in whether the trajectory discount is paid and in whether the two players' masses are added or subtracted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backplay.network.nodes import Scope, Wire
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a pass carries: discounted or not, the players' difference (`signed`) or their sum."""
+
+    signed: bool
+    discounted: bool
+
+
+DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋
+TOTAL = Measure(signed=False, discounted=True)  # Γ₊ + Γ₋
+WALK = Measure(signed=False, discounted=False)  # the law Π of the walk (S27), tags summed
+WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # the same, tags subtracted
+
+
+class Kernel(ABC):
+    """Transitions from the states of one node to the states of its carriers."""
+
+    @abstractmethod
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        """Mass at the node carried back to each of its carriers."""
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        """Walk mass that ends in † here, shaped like the output; None where nothing does."""
+        return None
+
+    def leaked(self, mass: Tensor) -> Tensor | None:
+        """The part of `lost` that biases absorb (S15)."""
+        return None
+
+    def constant(self, mass: Tensor) -> Tensor | None:
+        """Walk mass that ends in constant elements (S26)."""
+        return None
+
+
+class PassThrough(Kernel):
+    """One predecessor, player kept, discount 1: diagonals and norms in the Routing Game (S17)."""
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return (mass,)
+
+
+class Scaling(Kernel):
+    """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return (mass * _coefficient(self.scale, measure),)
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        return mass * (self.scale == 0) if bool((self.scale == 0).any()) else None
+
+
+def _coefficient(scale: Tensor, measure: Measure) -> Tensor:
+    if measure.discounted:
+        return scale if measure.signed else scale.abs()
+    return scale.sign() if measure.signed else (scale != 0).to(scale.dtype)
+
+
+class Stopping(Kernel):
+    """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8)."""
+
+    def __init__(self, slope: Tensor) -> None:
+        self.slope = slope
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        if measure.discounted:
+            return (mass * (self.slope if measure.signed else self.slope.abs()),)
+        probability = self.slope.clamp(-1, 1)
+        return (mass * (probability if measure.signed else probability.abs()),)
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        return mass * (1 - self.slope.abs().clamp(max=1))
+
+
+class Split(Kernel):
+    """A random operand: shares sum to 1, `discounts` one for each operand (None: 1), players kept but for signs."""
+
+    def __init__(self, shares: Sequence[float | Tensor], discounts: Sequence[float | Tensor] | None = None) -> None:
+        self.shares, self.discounts = shares, discounts
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        if self.discounts is None:
+            return [mass * share for share in self.shares]
+        return [
+            mass * share * (_coefficient(d, measure) if isinstance(d, Tensor) else d if measure.discounted else 1.0)
+            for share, d in zip(self.shares, self.discounts, strict=True)
+        ]
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        tensors = [d for d in self.discounts or () if isinstance(d, Tensor)]
+        if not tensors:
+            return None
+        shares = zip(self.shares, self.discounts or (), strict=True)
+        ends = [share * (d == 0) for share, d in shares if isinstance(d, Tensor)]
+        return mass * torch.stack(torch.broadcast_tensors(*ends)).sum(0)
+
+
+class Winner(Kernel):
+    """Max: all mass to the winner of smallest index, discount 1 (def:maxpool-subgame, def:routing-maxpool)."""
+
+    def __init__(self, index: Tensor, shape: torch.Size) -> None:
+        self.index, self.shape = index, shape
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        flat = torch.zeros(self.shape.numel(), dtype=mass.dtype, device=mass.device)
+        flat.index_add_(0, self.index.flatten(), mass.flatten())
+        return (flat.view(self.shape),)
+
+
+class Duel(Kernel):
+    """The maximum of two operands, elementwise; the first wins ties."""
+
+    def __init__(self, first: Tensor) -> None:
+        self.first = first
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return mass * self.first, mass * ~self.first
+
+
+class Relabelling(Kernel):
+    """A wire: mass moves with the elements; what has no live source ends in constants (S26)."""
+
+    def __init__(self, node: Wire, scope: Scope) -> None:
+        self.node, self.scope = node, scope
+        self.shapes = [scope[n].shape for n in node.inputs]
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return self.node.transpose(mass, self.scope, self.shapes)
+
+    def constant(self, mass: Tensor) -> Tensor | None:
+        if not self.node.constants:
+            return None
+        ones = [torch.ones(1, dtype=mass.dtype, device=mass.device).expand(s) for s in self.shapes]
+        zeros = [torch.zeros(1, dtype=mass.dtype, device=mass.device).expand(s) for s in self.shapes]
+        live = self.node.move(ones, self.scope) - self.node.move(zeros, self.scope)
+        return mass * (1 - live)

@@ -1,0 +1,95 @@
+"""Weights as kernels need them: copies made once for each state of the model, never views of its tensors (S1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from backplay.network.linear import Averaging, Convolution, Dense
+from backplay.network.nodes import Affine, Mix, Node, Wire
+from backplay.values.forward import Values
+
+
+def signed_weight(node: Affine, values: Values) -> Tensor:
+    """`W`, batch norm folded in."""
+
+    def make() -> Tensor:
+        weight = node.weight(values)
+        return weight.clone() if _shares_storage(weight, values) else weight
+
+    return values.weights.prepared((node, "signed"), make)
+
+
+def _shares_storage(weight: Tensor, values: Values) -> bool:
+    pointers = {p.pointer for p in values.weights.prints.values()}
+    return weight.untyped_storage().data_ptr() in pointers or weight._base is not None
+
+
+def split_weight(node: Affine, values: Values, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """`W⁺, W⁻` and the scale of each output row.
+
+    At another temperature than 1 the rows are divided by their largest entry before they are raised to `1/τ`, which
+    leaves every policy as it is and keeps small weights in range; the outside option is divided alike.
+    """
+
+    def make() -> tuple[Tensor, Tensor, Tensor]:
+        weight = node.weight(values)
+        scale = torch.ones((), dtype=weight.dtype, device=weight.device)
+        if temperature != 1:
+            scale = _row_scale(node, weight)
+            weight = weight / _along_rows(node, scale, weight)
+            weight = weight.sign() * weight.abs().pow(1 / temperature)
+        return weight.clamp(min=0), (-weight).clamp(min=0), scale
+
+    return values.weights.prepared((node, "split", temperature), make)
+
+
+def _row_scale(node: Affine, weight: Tensor) -> Tensor:
+    """Largest `|W_ij|` of each output, broadcastable against the output."""
+    if isinstance(node.map, Dense):
+        rows = weight.abs().amax(1)
+    elif isinstance(node.map, Convolution) and not node.map.transposed:
+        rows = weight.abs().flatten(1).amax(1).view([-1] + [1] * (weight.ndim - 2))
+    else:
+        rows = weight.abs().amax()
+    return torch.where(rows > 0, rows, 1)
+
+
+def _along_rows(node: Affine, scale: Tensor, weight: Tensor) -> Tensor:
+    return scale.view([-1] + [1] * (weight.ndim - 1)) if scale.ndim else scale
+
+
+def stopping_total(node: Affine, values: Values) -> Tensor:
+    """`γ_j`: the sum of `|W_ij|` over real predecessors; zero padding has none (S6)."""
+
+    def make() -> Tensor:
+        weight = signed_weight(node, values).abs()
+        mask = reality(node.operand, values)
+        if mask is None:
+            operand = values[node.operand]
+            plain = isinstance(node.map, (Convolution, Averaging)) and node.operand.layout.dim == 0
+            shape = (1, *operand.shape[1:]) if plain else operand.shape
+            mask = torch.ones(1, dtype=operand.dtype, device=operand.device).expand(shape)
+            if isinstance(node.map, Dense):
+                return weight.sum(1)
+        return node.map.apply(mask, weight)
+
+    key = (node, "total", None if _always_real(node.operand) and not isinstance(node, Mix) else values.batch)
+    return values.weights.prepared(key, make)
+
+
+def reality(node: Node, values: Values) -> Tensor | None:
+    """1 on elements, 0 on zero padding, seen through wires; None where all are real."""
+    if _always_real(node):
+        return None
+    assert isinstance(node, Wire)
+    masks: list[Tensor] = []
+    for operand in node.inputs:
+        value = values[operand]
+        mask = reality(operand, values)
+        masks.append(torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask)
+    return node.move(masks, values, constant=1.0)
+
+
+def _always_real(node: Node) -> bool:
+    return not isinstance(node, Wire) or not (node.pads or not all(_always_real(n) for n in node.inputs))

@@ -1,0 +1,61 @@
+"""Mass on the states of a node, with a power of two for each sample (S11)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backplay.network.layout import Layout
+
+_LIMIT = 2.0**40
+
+
+@dataclass
+class Mass:
+    """True mass = `value · 2^exponent`; the exponent is one integer for each sample, so scaling is exact."""
+
+    value: Tensor
+    exponent: Tensor  # (B,) float64, integral
+    layout: Layout
+
+    def normalised(self) -> Mass:
+        """Bring the largest entry of each sample near 1 where it has drifted far away."""
+        largest = self.layout.amax(self.value.abs())
+        drift = (largest > 0) & ((largest > _LIMIT) | (largest < 1 / _LIMIT)) & torch.isfinite(largest)
+        if not bool(drift.any()):
+            return self
+        shift = torch.where(drift, torch.frexp(largest)[1].to(torch.float64), 0.0)
+        return Mass(self._times(-shift), self.exponent + shift, self.layout)
+
+    def _times(self, shift: Tensor) -> Tensor:
+        """`value · 2^shift`, in two steps so that the factor itself cannot overflow."""
+        half = torch.floor(shift / 2)
+        value = self.value
+        for part in (half, shift - half):
+            value = value * self.layout.spread(torch.exp2(part).to(value.dtype), value)
+        return value
+
+    def plus(self, other: Mass) -> Mass:
+        """Sum on a common scale."""
+        if torch.equal(self.exponent, other.exponent):
+            return Mass(self.value + other.value, self.exponent, self.layout)
+        common = torch.maximum(self.exponent, other.exponent)
+        left = self._times((self.exponent - common).clamp(min=-1000))
+        right = other._times((other.exponent - common).clamp(min=-1000))
+        return Mass(left + right, common, self.layout)
+
+    @property
+    def log_scale(self) -> Tensor:
+        """(B,) natural logarithm of the scale."""
+        return self.exponent * math.log(2)
+
+    def plain(self) -> Tensor:
+        """The mass itself; Inf where it leaves the range of its dtype."""
+        return self._times(self.exponent)
+
+    def total(self) -> Tensor:
+        """(B,) float64 sum over each sample."""
+        return self.layout.sum(self.value) * torch.exp2(self.exponent)

@@ -1,0 +1,75 @@
+"""Passes over the reversed graph: one root, one measure, every kernel once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.kernel import Kernel, Measure
+from backplay.network import Network, Node
+from backplay.network.nodes import Input
+from backplay.trajectory.mass import Mass
+
+
+@dataclass
+class Passed:
+    """What a pass found: mass at the nodes, and where the walk ended."""
+
+    masses: dict[Node, Mass] = field(default_factory=dict[Node, Mass])
+    cemetery: Tensor | None = None  # (B,) float64
+    constant: Tensor | None = None
+    leaked: Tensor | None = None
+
+
+def pull(
+    network: Network,
+    kernel: Callable[[Node], Kernel],
+    root: Tensor,
+    measure: Measure,
+    keep: bool = True,
+    done: Callable[[Node], None] | None = None,
+) -> Passed:
+    """Carry `root`, mass at the network's output, back to the input.
+
+    Ends of the walk are counted for undiscounted unsigned measures. `done` is told of every node that is finished.
+    """
+    walk = not measure.signed and not measure.discounted
+    batch = network.output.layout.batch(root)
+    zeros = torch.zeros(batch, dtype=torch.float64, device=root.device)
+    found = Passed(cemetery=zeros.clone(), constant=zeros.clone(), leaked=zeros.clone()) if walk else Passed()
+    masses = {network.output: Mass(root, zeros, network.output.layout)}
+    for node in reversed(network.nodes):
+        if node not in masses:
+            if done is not None:
+                done(node)
+            continue
+        mass = masses[node] = masses[node].normalised()
+        if isinstance(node, Input):
+            break
+        step = kernel(node)
+        if walk:
+            _count_ends(found, step, mass)
+        for operand, value in zip(node.carriers, step.pull(mass.value, measure), strict=True):
+            arrived = Mass(value, mass.exponent, operand.layout)
+            masses[operand] = masses[operand].plus(arrived) if operand in masses else arrived
+        if not keep:
+            del masses[node]
+        if done is not None:
+            done(node)
+    if network.input not in masses:
+        raise AssertionError("the output carries no mass to the input")
+    found.masses = masses
+    return found
+
+
+def _count_ends(found: Passed, step: Kernel, mass: Mass) -> None:
+    for name, ends in (
+        ("cemetery", step.lost(mass.value)),
+        ("constant", step.constant(mass.value)),
+        ("leaked", step.leaked(mass.value)),
+    ):
+        if ends is not None:
+            setattr(found, name, getattr(found, name) + Mass(ends, mass.exponent, mass.layout).total())
