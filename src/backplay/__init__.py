@@ -1,13 +1,14 @@
 """backplay explains neural networks by playing them backward."""
 
 from backplay.errors import BackplayError
-from backplay.games import Occupation, Play, RoutingGame, StoppingGame
+from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose
 from backplay.network import Network, Node, capture
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackplayError",
+    "Decomposition",
     "Network",
     "Node",
     "Occupation",
@@ -15,4 +16,5 @@ __all__ = [
     "RoutingGame",
     "StoppingGame",
     "capture",
+    "decompose",
 ]

@@ -10,14 +10,16 @@ from typing import Any, Literal
 from backplay.errors import KeywordError
 
 
-def _number(name: str, value: Any, low: float, strict: bool = False) -> None:
+def check_number(name: str, value: Any, low: float, strict: bool = False, high: float = math.inf) -> None:
+    """A finite number from `low` (left out if `strict`) to `high`."""
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or value < low or (strict and value == low):
-        bound = f"{'>' if strict else '>='} {low:g}"
+    if not ok or value < low or value > high or (strict and value == low):
+        bound = f"{'>' if strict else '>='} {low:g}" + (f" and <= {high:g}" if high < math.inf else "")
         raise KeywordError(f"{name}={value!r} is out of range: it must be a finite number {bound}.")
 
 
-def _choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """One of a few words."""
     if value not in choices:
         raise KeywordError(f"{name}={value!r} is out of range: it must be one of {', '.join(map(repr, choices))}.")
 
@@ -48,7 +50,7 @@ class StoppingModes(Modes):
     multiply_by_input: bool = False
 
     def __post_init__(self) -> None:
-        _choice("multiply_by_input", self.multiply_by_input, (False, True))
+        check_choice("multiply_by_input", self.multiply_by_input, (False, True))
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,12 @@ class RoutingModes(Modes):
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "epsilon"):
-            _number(name, getattr(self, name), 0)
-        _number("tau", self.tau, 0, strict=True)
-        _choice("residual", self.residual, ("uniform", "proportional"))
-        _choice("bias", self.bias, ("ignore", "absorb"))
-        _choice("empty_stream", self.empty_stream, ("cemetery", "reroute"))
-        _choice("output", self.output, ("logit", "one"))
+            check_number(name, getattr(self, name), 0)
+        check_number("tau", self.tau, 0, strict=True)
+        check_choice("residual", self.residual, ("uniform", "proportional"))
+        check_choice("bias", self.bias, ("ignore", "absorb"))
+        check_choice("empty_stream", self.empty_stream, ("cemetery", "reroute"))
+        check_choice("output", self.output, ("logit", "one"))
         if abs(self.alpha - self.beta - 1) > 1e-9:
             warnings.warn(
                 f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit.", stacklevel=5

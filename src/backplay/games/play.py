@@ -15,7 +15,7 @@ from backplay.games.inputs import Target, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.nodes import Gate
-from backplay.trajectory.mass import Mass
+from backplay.network.mass import Mass
 from backplay.trajectory.passes import Passed, pull
 from backplay.values.forward import Values
 

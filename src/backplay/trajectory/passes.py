@@ -11,7 +11,7 @@ from torch import Tensor
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.nodes import Input
-from backplay.trajectory.mass import Mass
+from backplay.network.mass import Mass
 
 
 @dataclass

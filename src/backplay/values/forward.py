@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,14 +13,24 @@ from backplay.network.weights import Weights
 
 
 class Values(Mapping[Any, Any]):
-    """Value of every node, constant and size on one input; also the scope in which nodes look up what they need."""
+    """Value of every node, constant and size on one input; also the scope in which nodes look up what they need.
 
-    def __init__(self, network: Network, x: Mapping[Any, Any], weights: Weights) -> None:
+    `deform(node, scope)` may return another value for a node, which then drives everything behind it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        x: Mapping[Any, Any],
+        weights: Weights,
+        deform: Callable[[Node, Mapping[Any, Any]], Tensor | None] | None = None,
+    ) -> None:
         self.network, self.weights = network, weights
         self._scope = network.scope(x, weights)
         for node in network.nodes:
             if not isinstance(node, Input):
-                self._scope[node] = node.run(self._scope)
+                value = None if deform is None else deform(node, self._scope)
+                self._scope[node] = node.run(self._scope) if value is None else value
 
     def __getitem__(self, key: Any) -> Any:
         return self._scope[key]

@@ -28,9 +28,9 @@ class Mass:
         if not bool(drift.any()):
             return self
         shift = torch.where(drift, torch.frexp(largest)[1].to(torch.float64), 0.0)
-        return Mass(self._times(-shift), self.exponent + shift, self.layout)
+        return Mass(self.times(-shift), self.exponent + shift, self.layout)
 
-    def _times(self, shift: Tensor) -> Tensor:
+    def times(self, shift: Tensor) -> Tensor:
         """`value · 2^shift`, in two steps so that the factor itself cannot overflow."""
         half = torch.floor(shift / 2)
         value = self.value
@@ -43,8 +43,8 @@ class Mass:
         if torch.equal(self.exponent, other.exponent):
             return Mass(self.value + other.value, self.exponent, self.layout)
         common = torch.maximum(self.exponent, other.exponent)
-        left = self._times((self.exponent - common).clamp(min=-1000))
-        right = other._times((other.exponent - common).clamp(min=-1000))
+        left = self.times((self.exponent - common).clamp(min=-1000))
+        right = other.times((other.exponent - common).clamp(min=-1000))
         return Mass(left + right, common, self.layout)
 
     @property
@@ -54,7 +54,7 @@ class Mass:
 
     def plain(self) -> Tensor:
         """The mass itself; Inf where it leaves the range of its dtype."""
-        return self._times(self.exponent)
+        return self.times(self.exponent)
 
     def total(self) -> Tensor:
         """(B,) float64 sum over each sample."""

@@ -1,0 +1,49 @@
+"""`bp.decompose`: one of the three decompositions of a network on an input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from backplay.errors import InputTypeError, KeywordError
+from backplay.games.inputs import Inputs, read_inputs
+from backplay.games.modes import check_choice, check_number
+from backplay.network import Network, capture
+from backplay.values.decomposition import Decomposition, mixing, softplus, stopping
+from backplay.values.forward import Values
+
+
+def decompose(
+    model: nn.Module | Network, x: Inputs, kind: str = "stopping", *, eta: float | None = None, theta: float | None = None
+) -> Decomposition:
+    """Non-negative pairs at every node: `"stopping"`, `"mixing"` (with `eta` in [0, 1]) or `"softplus"` (`theta` > 0).
+
+    >>> bp.decompose(model, x)["features.3"].plus
+    """
+    check_choice("kind", kind, ("stopping", "mixing", "softplus"))
+    _check_parameter("eta", eta, kind == "mixing")
+    _check_parameter("theta", theta, kind == "softplus")
+    if not isinstance(model, (nn.Module, Network)):
+        raise InputTypeError(f"decompose takes a torch.nn.Module or a Network, got {type(model).__name__}.")
+    keywords = read_inputs(x)
+    network = model if isinstance(model, Network) else capture(model, keywords)
+    inputs = network.check(keywords)
+    deform: Any = None
+    activation = stopping
+    if eta is not None:
+        check_number("eta", eta, 0, high=1)
+        activation = mixing(eta)
+    elif theta is not None:
+        check_number("theta", theta, 0, strict=True)
+        activation, deform = softplus(theta)
+    with torch.inference_mode(False), torch.no_grad():
+        return Decomposition(Values(network, inputs, network.weights(), deform), activation)
+
+
+def _check_parameter(name: str, value: float | None, needed: bool) -> None:
+    if needed and value is None:
+        raise KeywordError(f"this kind of decomposition needs {name}=….")
+    if not needed and value is not None:
+        raise KeywordError(f"{name}={value!r} does not belong to this kind of decomposition; leave it out.")

@@ -1,0 +1,244 @@
+"""Decompositions (app:decompositions): a non-negative pair at every node whose difference is the node's value (S10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backplay.errors import UnsupportedError
+from backplay.kernels.gates import stopping_slope
+from backplay.kernels.prepared import signed_weight
+from backplay.network import Network, Node
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Product, Sum, Wire
+from backplay.network.mass import Mass
+from backplay.values.forward import Values
+
+
+@dataclass(frozen=True)
+class Pair:
+    """True decomposed activations are `plus, minus · exp(log_scale)`; scales are (B,)."""
+
+    plus: Tensor
+    minus: Tensor
+    log_scale: Tensor
+
+
+@dataclass
+class _Pair:
+    """Both streams as masses on one scale."""
+
+    plus: Mass
+    minus: Mass
+
+    def linear(self, keep: Callable[[Tensor], Tensor], switch: Callable[[Tensor], Tensor], node: Node) -> _Pair:
+        """`(K p + X m, X p + K m)` for a map with positive part `K` and negative part `X`."""
+        p, m, e = self.plus.value, self.minus.value, self.plus.exponent
+        plus = Mass(keep(p) + switch(m), e, node.layout)
+        return _Pair(plus, Mass(keep(m) + switch(p), e, node.layout))
+
+    def shifted(self, offset: Tensor) -> _Pair:
+        """Add a signed quantity to the stream of its sign."""
+        zeros = torch.zeros_like(self.plus.value)
+        parts = (offset.clamp(min=0) + zeros, (-offset).clamp(min=0) + zeros)
+        unit = torch.zeros_like(self.plus.exponent)
+        plus, minus = (
+            mass.plus(Mass(part, unit, mass.layout)) for mass, part in zip((self.plus, self.minus), parts, strict=True)
+        )
+        return _Pair(plus, minus).aligned()
+
+    def aligned(self) -> _Pair:
+        """Both streams on the larger of their scales, near 1."""
+        plus, minus = self.plus, self.minus
+        both = Mass(torch.maximum(plus.value.abs(), minus.value.abs()), plus.exponent, plus.layout)
+        if not torch.equal(plus.exponent, minus.exponent):
+            common = torch.maximum(plus.exponent, minus.exponent)
+            plus = Mass(plus.times((plus.exponent - common).clamp(min=-1000)), common, plus.layout)
+            minus = Mass(minus.times((minus.exponent - common).clamp(min=-1000)), common, minus.layout)
+            both = Mass(torch.maximum(plus.value, minus.value), common, plus.layout)
+        shift = both.normalised().exponent - both.exponent
+        if bool((shift != 0).any()):
+            plus = Mass(plus.times(-shift), plus.exponent + shift, plus.layout)
+            minus = Mass(minus.times(-shift), minus.exponent + shift, minus.layout)
+        return _Pair(plus, minus)
+
+
+Activation = Callable[[Gate, _Pair, Values], _Pair]
+
+
+class Decomposition(Mapping[str, Pair]):
+    """The pair at every node, by node or module name."""
+
+    def __init__(self, values: Values, activation: Activation) -> None:
+        self.network: Network = values.network
+        self._pairs: dict[Node, _Pair] = {}
+        for node in self.network.nodes:
+            if isinstance(values[node], Tensor):
+                self._pairs[node] = _step(node, values, self._pairs, activation).aligned()
+
+    def __getitem__(self, name: str | Node) -> Pair:
+        pair = self._pairs[self.network.find(name)]
+        return Pair(pair.plus.value, pair.minus.value, pair.plus.log_scale)
+
+    def __iter__(self) -> Iterator[str]:
+        return (node.name for node in self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+
+def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Activation) -> _Pair:
+    """The canonical non-negative map of a node (eq:split-pos, eq:split-neg)."""
+    match node:
+        case Input():
+            return _values_pair(node, values)
+        case Affine():
+            return _affine(node, values, pairs[node.operand])
+        case Gate():
+            return activation(node, pairs[node.operand], values)
+        case Sum():
+            left, right = (pairs[n] for n in node.inputs)
+            return _Pair(left.plus.plus(right.plus), left.minus.plus(right.minus)).aligned()
+        case Diagonal(scale=None):
+            return pairs[node.operand].shifted(_offset(node, values, None))
+        case Diagonal() | Norm():
+            assert node.scale is not None
+            scale = node.scale(values).to(values[node].dtype)
+            return _scaled(pairs[node.operand], scale, node).shifted(_offset(node, values, scale))
+        case Product():
+            return _product(node, values, pairs)
+        case Max():
+            return _winner(node, values, pairs)
+        case Wire():
+            return _wire(node, values, pairs)
+        case _:
+            return _values_pair(node, values)
+
+
+def _values_pair(node: Node, values: Values) -> _Pair:
+    value = values[node]
+    exponent = torch.zeros(values.batch, dtype=torch.float64, device=value.device)
+    return _Pair(*(Mass(part.clamp(min=0), exponent, node.layout) for part in (value, -value)))
+
+
+def _affine(node: Affine, values: Values, below: _Pair) -> _Pair:
+    weight = signed_weight(node, values)
+    positive, negative = weight.clamp(min=0), (-weight).clamp(min=0)
+    pair = below.linear(lambda a: node.map.apply(a, positive), lambda a: node.map.apply(a, negative), node)
+    return pair if node.bias is None else pair.shifted(node.bias(values))
+
+
+def _scaled(below: _Pair, scale: Tensor, node: Node) -> _Pair:
+    return below.linear(lambda a: a * scale.clamp(min=0), lambda a: a * (-scale).clamp(min=0), node)
+
+
+def _offset(node: Diagonal | Norm, values: Values, scale: Tensor | None) -> Tensor:
+    """What the node adds to `scale · x`: constants, and a norm's detached mean."""
+    operand = values[node.operand]
+    return values[node] - (operand if scale is None else scale * operand)
+
+
+def _product(node: Product, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+    left, right = node.factors
+    if len(node.carrying) == 1:
+        other = values[right] if node.carrying[0] is left else values[left]
+        return _scaled(pairs[node.carrying[0]], 1 / other if node.divides else other, node)
+    halves = _scaled(pairs[left], values[right] / 2, node), _scaled(pairs[right], values[left] / 2, node)
+    return _Pair(halves[0].plus.plus(halves[1].plus), halves[0].minus.plus(halves[1].minus)).aligned()
+
+
+def _winner(node: Max, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+    if node.winner is None:
+        left, right = (pairs[n] for n in node.inputs)
+        first = values[node.inputs[0]] >= values[node.inputs[1]]
+        parts = [
+            Mass(a.value * first, a.exponent, node.layout).plus(Mass(b.value * ~first, b.exponent, node.layout))
+            for a, b in ((left.plus, right.plus), (left.minus, right.minus))
+        ]
+        return _Pair(*parts).aligned()
+    index = node.winner(values[node.inputs[0]])
+    below = pairs[node.inputs[0]]
+    return _Pair(*(Mass(m.value.flatten()[index], m.exponent, node.layout) for m in (below.plus, below.minus)))
+
+
+def _wire(node: Wire, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+    operands = [pairs[n] for n in node.inputs]
+    common = torch.stack([p.plus.exponent for p in operands]).amax(0)
+
+    def moved(stream: str) -> Mass:
+        masses: list[Mass] = [getattr(p, stream) for p in operands]
+        on_scale = [m.times((m.exponent - common).clamp(min=-1000)) for m in masses]
+        zeros = [torch.zeros_like(m.value) for m in masses]
+        # a constant fill of the wire itself (a padding value) is subtracted here and added with the constants
+        return Mass(node.move(on_scale, values) - node.move(zeros, values), common, node.layout)
+
+    pair = _Pair(moved("plus"), moved("minus"))
+    if not node.constants:
+        return pair
+    silent = {n: torch.zeros_like(values[n]) for n in node.inputs}
+    return pair.shifted(node.run(_Overlay(silent, values)))
+
+
+class _Overlay(Mapping[Any, Any]):
+    """A scope with a few values replaced."""
+
+    def __init__(self, top: Mapping[Any, Any], base: Mapping[Any, Any]) -> None:
+        self.top, self.base = top, base
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.top[key] if key in self.top else self.base[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.base)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+
+def stopping(node: Gate, below: _Pair, values: Values) -> _Pair:
+    """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the stream of its sign."""
+    slope = stopping_slope(node, values)
+    pair = _scaled(below, slope, node)
+    if node.gate == "relu":
+        return pair
+    return pair.shifted(values[node] - slope * values[node.operand])
+
+
+def mixing(eta: float) -> Activation:
+    """`f_mix` (eq:dc-relu): `η = 1` convex, `η = 0` its arithmetic dual."""
+
+    def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
+        if node.gate != "relu":
+            raise UnsupportedError(
+                f"the mixing decomposition knows ReLU gates only, but {node.name!r} is {node.operator}; "
+                "use kind='stopping'."
+            )
+        up, down = below.plus.value, below.minus.value
+        exponent = below.plus.exponent
+        plus = eta * torch.maximum(up, down) + (1 - eta) * up
+        minus = eta * down + (1 - eta) * torch.minimum(up, down)
+        return _Pair(Mass(plus, exponent, node.layout), Mass(minus, exponent, node.layout))
+
+    return activation
+
+
+def softplus(theta: float) -> tuple[Activation, Callable[[Node, Mapping[Any, Any]], Tensor | None]]:
+    """`f_soft` (eq:softplus-decomp), and the network with ReLU replaced by Softplus(θ) that it decomposes."""
+
+    def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
+        if node.gate != "relu":
+            return stopping(node, below, values)
+        z = values[node.operand]
+        probability = torch.sigmoid(z / theta)
+        return _scaled(below, probability, node).shifted(values[node] - probability * z)
+
+    def deform(node: Node, scope: Mapping[Any, Any]) -> Tensor | None:
+        if not isinstance(node, Gate) or node.gate != "relu":
+            return None
+        return theta * functional.softplus(scope[node.operand] / theta)
+
+    return activation, deform
