@@ -12,6 +12,7 @@ import math
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -93,7 +94,7 @@ def train(seed: int) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build()
+        model = build().to(memory_format=torch.channels_last)  # a third faster to train on a CPU
     pool = draw(POOL, generator)
     optimiser = torch.optim.Adam(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=6e-3, total_steps=STEPS)
@@ -102,7 +103,8 @@ def train(seed: int) -> nn.Sequential:
         chosen = torch.randint(POOL, (BATCH,), generator=generator)
         quarters, mirror = torch.randint(4, (2,), generator=generator).tolist()
         x = torch.rot90(pool.x[chosen], quarters, (2, 3))
-        loss = F.cross_entropy(model(x.flip(3) if mirror % 2 else x), pool.target[chosen])
+        x = (x.flip(3) if mirror % 2 else x).contiguous(memory_format=torch.channels_last)
+        loss = F.cross_entropy(model(x), pool.target[chosen])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -112,7 +114,7 @@ def train(seed: int) -> nn.Sequential:
             print(f"\rtraining {100 * (step + 1) // STEPS:3d} % ", end="", file=sys.stderr, flush=True)
     if shown:
         print(file=sys.stderr)
-    return model.eval()
+    return model.to(memory_format=torch.contiguous_format).eval()
 
 
 def inside_share(heat: Tensor, mask: Tensor) -> Tensor:
@@ -145,7 +147,7 @@ def run(out: Path, seed: int) -> dict[str, Any]:
     model = train(seed)
     unseen = draw(HELD_OUT, torch.Generator().manual_seed(seed + 1))
     with torch.no_grad():
-        accuracy = (model(unseen.x).argmax(1) == unseen.target).double().mean().item()
+        chosen = model(unseen.x).argmax(1)
 
     shown = Pictures(*(part[: len(SHAPES)] for part in unseen))
     plays = {
@@ -153,28 +155,18 @@ def run(out: Path, seed: int) -> dict[str, Any]:
         "Routing Game (anchor)": bp.RoutingGame(model, alpha=2.0, beta=1.0, epsilon=0.5, tau=1.0).play(shown.x),
     }
     maps = {name: play.attribution().sum(1) for name, play in plays.items()}
-    with torch.no_grad():
-        predicted = [SHAPES[k] for k in model(shown.x).argmax(1).tolist()]
+    predicted = [SHAPES[k] for k in chosen[: len(SHAPES)].tolist()]
     path = out / "heatmap.png"
     save_figure(path, shown, predicted, maps)
     healths = {name: play.health() for name, play in plays.items()}
     return {
         "figure": str(path),
-        "accuracy": accuracy,
+        "accuracy": (chosen == unseen.target).double().mean().item(),
         "shapes": [SHAPES[k] for k in shown.target.tolist()],
         "predicted": predicted,
         "object_share_of_picture": shown.mask.double().mean((1, 2)).tolist(),
         "object_share_of_map": {name: inside_share(heat, shown.mask).tolist() for name, heat in maps.items()},
-        "health": {
-            name: {
-                "ok": health.ok,
-                "finite": health.finite,
-                "forward_error": health.forward_error,
-                "mass_error": health.mass_error,
-                "bias_leak": health.bias_leak,
-            }
-            for name, health in healths.items()
-        },
+        "health": {name: {"ok": h.ok, "summary": str(h), **asdict(h)} for name, h in healths.items()},
     }
 
 
@@ -200,6 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         parser.error(f"cannot write to --out {options.out}: {error.strerror}; name a folder that you may write to")
 
+    torch.set_num_threads(1)  # quick enough, steady on a busy machine, and the same result whatever the number of cores
     report = run(options.out, options.seed)
     if options.json:
         print(json.dumps(report))
@@ -215,8 +208,7 @@ def print_report(report: dict[str, Any]) -> None:
         mean, covered = sum(shares) / len(shares), sum(size) / len(size)
         print(f"{name}: {mean:.0%} of the map's mass on the object and its rim, {covered:.0%} of the picture")
     for name, health in report["health"].items():
-        figures = ", ".join(f"{key} {health[key]:.1e}" for key in ("forward_error", "mass_error", "bias_leak"))
-        print(f"health: {'ok' if health['ok'] else 'NOT ok'} — {name}: {figures}, finite {health['finite']}")
+        print(f"{name}: {health['summary']}")
     print(f"heat-map: {report['figure']}")
 
 

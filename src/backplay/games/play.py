@@ -14,8 +14,8 @@ from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
-from backplay.network.nodes import Gate
 from backplay.network.mass import Mass
+from backplay.network.nodes import Gate
 from backplay.trajectory.passes import Passed, pull
 from backplay.values.forward import Values
 
@@ -160,8 +160,9 @@ class Play:
         except IndexError as error:
             raise InputError(f"element {element} lies outside the output {tuple(root.shape)} of {node.name!r}.") from error
         both, signed = (self.kernel(node).pull(root, m) for m in (WALK, WALK_DIFFERENCE))
+        carriers = self.kernel(node).carriers or node.carriers
         return {
-            operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(node.carriers, both, signed, strict=True)
+            operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)
         }
 
     def health(self) -> Health:

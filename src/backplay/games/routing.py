@@ -11,10 +11,13 @@ from backplay.games.game import Game
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
+from backplay.kernels.attention import ValueRouting
 from backplay.kernels.gates import routing_probability
 from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
-from backplay.kernels.linear import RoutingLinear, Sharing, Stream, Streams
+from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.prepared import split_weight
+from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream
+from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Product, Sum
 from backplay.values.forward import Values
@@ -30,6 +33,8 @@ class RoutingGame(Game[RoutingModes]):
 
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
+            case Attention() if node.projection is not None:
+                return self._attention(node, values)
             case Mix() if node.operand.nonnegative and not node.signed_weights:
                 weight, _, _ = split_weight(node, values, self.modes.tau)
                 value, _ = temper(values[node.operand], node.operand.layout, self.modes.tau)
@@ -62,14 +67,50 @@ class RoutingGame(Game[RoutingModes]):
 
     def _affine(self, node: Affine, values: Values) -> Kernel:
         tau = self.modes.tau
-        positive, negative, rows = split_weight(node, values, tau)
         value, scale = temper(values[node.operand], node.operand.layout, tau)
-        streams = Streams(node.map, positive, negative, value, node.operand.nonnegative)
-        sums = streams.sums()
-        unit = rows if scale is None else rows * node.layout.spread(scale, sums[0])
-        outside = (self.modes.epsilon / unit).pow(1 / tau) if self.modes.epsilon > 0 else torch.zeros_like(rows)
+        contributions, rows = contribute(node, values, value, tau)
+        plus, minus = contributions.sums(_net(node, values) if tau == 1 else None)
+        unit = rows if scale is None else rows * node.layout.spread(scale, plus)
         absorbed = self._absorbed(node, values, unit)
-        return RoutingLinear(streams, *self._streams(sums, outside, absorbed))
+        return RoutingLinear(contributions, *self._streams((plus, minus), self._outside(unit), absorbed))
+
+    def _outside(self, unit: Tensor) -> Tensor:
+        """`ε^{1/τ}` in the units of the contributions."""
+        return (self.modes.epsilon / unit).pow(1 / self.modes.tau)
+
+    def _attention(self, node: Attention, values: Values) -> Kernel:
+        """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23)."""
+        projection, tau = node.projection, self.modes.tau
+        assert projection is not None
+        below = values[projection.operand]
+        plain, _ = contribute(projection, values, below, 1.0)
+        streams = plain.sums(_net(projection, values))
+        contributions, totals = plain, streams
+        if tau != 1:
+            value, _ = temper(below, projection.operand.layout, tau)
+            contributions, _ = contribute(projection, values, value, tau)
+            totals = contributions.sums()
+        moved = tuple(node.through(s, values) for s in streams)
+        largest = node.operand.layout.amax(torch.maximum(*moved))
+        scale = torch.ones_like(largest) if tau == 1 else torch.where(largest > 0, largest, 1)
+        keys = tuple((m / node.operand.layout.spread(scale, m)).pow(1 / tau) if tau != 1 else m for m in moved)
+        weight = node.weight(values) if tau == 1 else node.weight(values).pow(1 / tau)
+        plus, minus = (node.map.apply(k, weight) for k in keys)
+        unit = node.layout.spread(scale, plus)
+        absorbed = self._absorbed_keys(node, values, unit)
+        both = self._streams((plus, minus), self._outside(unit), absorbed)
+        return ValueRouting(node, values, weight, (keys[0], keys[1]), contributions, totals, both)
+
+    def _absorbed_keys(self, node: Attention, values: Values, unit: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The projection's bias, which joins the key choice once: weights of a query sum to 1 (S15)."""
+        projection = node.projection
+        assert projection is not None
+        if self.modes.bias == "ignore" or projection.bias is None:
+            return None
+        spread = projection.bias(values).expand(values[projection].shape)
+        bias = node.map.apply(node.through(spread, values), node.weight(values)) / unit
+        power = 1 / self.modes.tau
+        return bias.clamp(min=0).pow(power), (-bias).clamp(min=0).pow(power)
 
     def _absorbed(self, node: Affine, values: Values, unit: Tensor) -> tuple[Tensor, Tensor] | None:
         """`|b^σ|^{1/τ}`, which `bias="absorb"` adds to the denominators (S15)."""
@@ -80,29 +121,33 @@ class RoutingGame(Game[RoutingModes]):
 
     def _streams(
         self, sums: tuple[Tensor, Tensor], outside: Tensor, absorbed: tuple[Tensor, Tensor] | None
-    ) -> tuple[Stream, Stream]:
-        modes = self.modes
-        empty = sums[0] == 0, sums[1] == 0
+    ) -> list[Stream]:
+        """The two stream states (S13); under "reroute" a stream whose twin is empty takes all of the mass (S16)."""
+        modes, dtype = self.modes, sums[0].dtype
         streams: list[Stream] = []
-        for k, (discount, switch) in enumerate(((2 * modes.alpha, 1.0), (2 * modes.beta, -1.0))):
-            entry: Tensor | float = 0.5
-            pays: Tensor | float = discount
-            turn: Tensor | float = switch
-            if modes.empty_stream == "reroute":  # the other stream takes all, player kept, discount α − β
-                alone = empty[1 - k]
-                entry = torch.where(alone, 1.0, 0.5).to(sums[k].dtype)
-                pays = torch.where(alone, modes.alpha - modes.beta, discount).to(sums[k].dtype)
-                turn = torch.where(alone, 1.0, switch).to(sums[k].dtype)
-            aside = outside if absorbed is None else outside + absorbed[k]
-            denominator = sums[k] + aside
-            route = torch.where(empty[k], 0, entry / denominator)
-            lost = torch.where(empty[k], entry, entry * aside / denominator)
-            if modes.empty_stream == "reroute":  # an empty stream is entered only if the other is empty too
-                lost = torch.where(empty[k] & ~empty[1 - k], 0, lost)
-                lost = torch.where(empty[k] & empty[1 - k], 0.5, lost)
-            leaked = None if absorbed is None else torch.where(empty[k], 0, entry * absorbed[k] / denominator)
-            streams.append(Stream(route, pays, turn, lost, leaked))
-        return streams[0], streams[1]
+        for k, (discount, turn) in enumerate(((2 * modes.alpha, 1.0), (2 * modes.beta, -1.0))):
+            bias = None if absorbed is None else absorbed[k]
+            aside = outside if bias is None else outside + bias
+            stream = Stream(sums[k], aside, bias, 0.5, discount, turn)
+            if modes.empty_stream == "reroute":
+                empty, alone = sums[k] == 0, sums[1 - k] == 0
+                stream.entry = torch.where(alone & ~empty, 1.0, torch.where(empty & ~alone, 0.0, 0.5)).to(dtype)
+                stream.discount = torch.where(alone, modes.alpha - modes.beta, discount).to(dtype)
+                stream.turn = torch.where(alone, 1.0, turn).to(dtype)
+            streams.append(stream)
+        return streams
+
+
+def contribute(node: Affine, values: Values, value: Tensor, tau: float) -> tuple[Contributions, Tensor]:
+    """The contributions of a node to the power `1/τ`, and the scale of its rows."""
+    first, second, rows = split_weight(node, values, tau)
+    kind = ByWeight if node.operand.nonnegative else ByProduct
+    return kind(node.map, first, second, value), rows
+
+
+def _net(node: Affine, values: Values) -> Tensor:
+    """`Z⁺ − Z⁻` as the forward pass computed it."""
+    return values[node] if node.bias is None else values[node] - node.bias(values)
 
 
 def temper(value: Tensor, layout: Layout, tau: float) -> tuple[Tensor, Tensor | None]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backplay.network.nodes import Gate, Scope, resolve
+from backplay.network.nodes import Gate, Node, Overlay, Scope, resolve
 
 Options = dict[str, Any]
 
@@ -72,7 +72,9 @@ def stopping_slope(node: Gate, scope: Scope) -> Tensor:
         return _FACTORS[node.gate](z, options).clamp(0, 1)
     if node.gate in ("hardtanh", "clamp"):
         return _inside(z, options).to(z.dtype)
-    return derivative(lambda a: node.run({**_constants(node, scope), node.operand: a}), z)
+    if node.gate == "composite" and _vanishes_at_zero(node, scope):
+        return _composite(node, scope)
+    return derivative(lambda a: replay(node, a, scope), z)
 
 
 def routing_probability(node: Gate, scope: Scope) -> Tensor:
@@ -80,6 +82,8 @@ def routing_probability(node: Gate, scope: Scope) -> Tensor:
     z = scope[node.operand]
     if node.gate in _FACTORS:
         return _FACTORS[node.gate](z, resolve_options(node, scope)).clamp(0, 1)
+    if node.gate == "composite" and _vanishes_at_zero(node, scope):
+        return _composite(node, scope)
     return (scope[node] != 0).to(z.dtype)
 
 
@@ -87,8 +91,30 @@ def resolve_options(node: Gate, scope: Scope) -> Options:
     return {k: resolve(v, scope) for k, v in node.options.items()}
 
 
-def _constants(node: Gate, scope: Scope) -> dict[Any, Any]:
-    return {a: scope[a] for a in node.args if a is not node.operand and a.__hash__ is not None and a in scope}
+def replay(node: Gate, z: Tensor, scope: Scope) -> Tensor:
+    """The gate on another pre-activation; a composite one runs all of its operators again."""
+    known: dict[Node, Tensor] = {node.operand: z}
+
+    def value(inner: Node) -> Tensor:
+        if inner not in known:
+            for operand in inner.inputs:
+                value(operand)
+            known[inner] = inner.run(Overlay(known, scope))
+        return known[inner]
+
+    return value(node)
+
+
+def _vanishes_at_zero(node: Gate, scope: Scope) -> bool:
+    zero = torch.zeros((1,) * scope[node.operand].ndim, dtype=scope[node.operand].dtype)
+    return bool((replay(node, zero, scope) == 0).all())
+
+
+def _composite(node: Gate, scope: Scope) -> Tensor:
+    """`clip(g(z)/z, 0, 1)` (S3a); the slope at 0."""
+    z = scope[node.operand]
+    at_zero = derivative(lambda a: replay(node, a, scope), torch.zeros_like(z)) if bool((z == 0).any()) else z
+    return torch.where(z == 0, at_zero, scope[node] / torch.where(z == 0, 1.0, z)).clamp(0, 1)
 
 
 def _inside(z: Tensor, options: Options) -> Tensor:

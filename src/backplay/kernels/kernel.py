@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.network.nodes import Scope, Wire
+from backplay.network.nodes import Node, Scope, Wire
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # the same, tags subtr
 
 class Kernel(ABC):
     """Transitions from the states of one node to the states of its carriers."""
+
+    carriers: tuple[Node, ...] | None = None  # where mass moves to, if not to the node's own carriers
 
     @abstractmethod
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:

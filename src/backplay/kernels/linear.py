@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from backplay.kernels.kernel import Kernel, Measure
+from backplay.kernels.streams import Contributions, Stream, StreamKernel
 from backplay.network.linear import LinearMap
 
 
@@ -29,75 +29,16 @@ class StoppingLinear(Kernel):
         return mass * (self.total == 0) if bool((self.total == 0).any()) else None
 
 
-@dataclass
-class Streams:
-    """The contributions `c_ij = a_i W_ij` of an affine node, split by sign (S12).
-
-    `positive` and `negative` are the parts of the weight; `value` what players observe below. At another temperature
-    all three are raised to the power `1/τ` before.
-    """
-
-    linear: LinearMap
-    positive: Tensor
-    negative: Tensor
-    value: Tensor
-    nonnegative: bool  # value ≥ 0 throughout
-
-    def sums(self) -> tuple[Tensor, Tensor]:
-        """`Z⁺, Z⁻`, each a sum of non-negative terms."""
-        up = self.value if self.nonnegative else self.value.clamp(min=0)
-        plus, minus = self.linear.apply(up, self.positive), self.linear.apply(up, self.negative)
-        if self.nonnegative:
-            return plus, minus
-        down = (-self.value).clamp(min=0)
-        return plus + self.linear.apply(down, self.negative), minus + self.linear.apply(down, self.positive)
-
-    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
-        """`Σ_j [c_ij]⁺ u_j + [c_ij]⁻ v_j` for coefficients `u`, `v` on the two streams."""
-        shape = self.value.shape
-
-        def back(u: Tensor, v: Tensor) -> Tensor:
-            return self.linear.adjoint(u, self.positive, shape) + self.linear.adjoint(v, self.negative, shape)
-
-        if self.nonnegative:
-            return self.value * back(on_plus, on_minus)
-        return self.value.clamp(min=0) * back(on_plus, on_minus) + (-self.value).clamp(min=0) * back(on_minus, on_plus)
-
-
-@dataclass
-class Stream:
-    """One stream state of every output: what it pays out and where the rest goes (S13, S15, S16)."""
-
-    route: Tensor  # probability of entering the stream over the denominator of its policy
-    discount: Tensor | float  # trajectory discount of the stream
-    switch: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
-    lost: Tensor  # probability of entering the stream and leaving by the outside option or through the bias
-    leaked: Tensor | None = None  # the bias' part of `lost`
-
-    def coefficient(self, measure: Measure) -> Tensor:
-        c = self.route
-        if measure.discounted:
-            c = c * self.discount
-        return c * self.switch if measure.signed else c
-
-
-class RoutingLinear(Kernel):
+class RoutingLinear(StreamKernel):
     """Sign oracle, then a predecessor by the Gibbs policy of the stream (def:routing-recursion, eq:lrp-eps-policy)."""
 
-    def __init__(self, streams: Streams, plus: Stream, minus: Stream) -> None:
-        self.streams, self.plus, self.minus = streams, plus, minus
+    def __init__(self, contributions: Contributions, plus: Stream, minus: Stream) -> None:
+        super().__init__(plus, minus)
+        self.contributions = contributions
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        u, v = mass * self.plus.coefficient(measure), mass * self.minus.coefficient(measure)
-        return (self.streams.pull(u, v),)
-
-    def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (self.plus.lost + self.minus.lost)
-
-    def leaked(self, mass: Tensor) -> Tensor | None:
-        if self.plus.leaked is None or self.minus.leaked is None:
-            return None
-        return mass * (self.plus.leaked + self.minus.leaked)
+        u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
+        return (self.contributions.pull(u, v),)
 
 
 class Sharing(Kernel):

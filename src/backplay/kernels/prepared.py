@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from backplay.network.attention import Attention
 from backplay.network.linear import Averaging, Convolution, Dense
 from backplay.network.nodes import Affine, Mix, Node, Wire
 from backplay.values.forward import Values
@@ -17,7 +21,7 @@ def signed_weight(node: Affine, values: Values) -> Tensor:
         weight = node.weight(values)
         return weight.clone() if _shares_storage(weight, values) else weight
 
-    return values.weights.prepared((node, "signed"), make)
+    return _prepared(node, values, "signed", make)
 
 
 def _shares_storage(weight: Tensor, values: Values) -> bool:
@@ -25,23 +29,31 @@ def _shares_storage(weight: Tensor, values: Values) -> bool:
     return weight.untyped_storage().data_ptr() in pointers or weight._base is not None
 
 
-def split_weight(node: Affine, values: Values, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """`W⁺, W⁻` and the scale of each output row.
+def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What the streams of a node need to the power `1/τ`, and the scale of each output row.
 
-    At another temperature than 1 the rows are divided by their largest entry before they are raised to `1/τ`, which
-    leaves every policy as it is and keeps small weights in range; the outside option is divided alike.
+    Behind a non-negative operand these are `W⁺, W⁻`, else `W, |W|` (S12). At another temperature than 1 the rows are
+    divided by their largest entry first, which leaves every policy as it is and keeps small weights in range; the
+    outside option is divided alike.
     """
 
     def make() -> tuple[Tensor, Tensor, Tensor]:
         weight = node.weight(values)
         scale = torch.ones((), dtype=weight.dtype, device=weight.device)
-        if temperature != 1:
+        if tau != 1:
             scale = _row_scale(node, weight)
-            weight = weight / _along_rows(node, scale, weight)
-            weight = weight.sign() * weight.abs().pow(1 / temperature)
-        return weight.clamp(min=0), (-weight).clamp(min=0), scale
+            weight = weight / _along_rows(scale, weight)
+            weight = weight.sign() * weight.abs().pow(1 / tau)
+        if node.operand.nonnegative:
+            return weight.clamp(min=0), (-weight).clamp(min=0), scale
+        return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
 
-    return values.weights.prepared((node, "split", temperature), make)
+    return _prepared(node, values, ("split", tau), make)
+
+
+def _prepared(node: Affine, values: Values, key: Hashable, make: Callable[[], Any]) -> Any:
+    """Made once for each state of the model, unless the weights are values of the play themselves."""
+    return make() if isinstance(node, Attention) else values.weights.prepared((node, key), make)
 
 
 def _row_scale(node: Affine, weight: Tensor) -> Tensor:
@@ -55,7 +67,7 @@ def _row_scale(node: Affine, weight: Tensor) -> Tensor:
     return torch.where(rows > 0, rows, 1)
 
 
-def _along_rows(node: Affine, scale: Tensor, weight: Tensor) -> Tensor:
+def _along_rows(scale: Tensor, weight: Tensor) -> Tensor:
     return scale.view([-1] + [1] * (weight.ndim - 1)) if scale.ndim else scale
 
 
@@ -74,8 +86,8 @@ def stopping_total(node: Affine, values: Values) -> Tensor:
                 return weight.sum(1)
         return node.map.apply(mask, weight)
 
-    key = (node, "total", None if _always_real(node.operand) and not isinstance(node, Mix) else values.batch)
-    return values.weights.prepared(key, make)
+    batch = None if _always_real(node.operand) and not isinstance(node, Mix) else values.batch
+    return _prepared(node, values, ("total", batch), make)
 
 
 def reality(node: Node, values: Values) -> Tensor | None:

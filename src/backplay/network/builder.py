@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from backplay.network.nodes import Diagonal, Node, Ref, Scope, Wire
+from backplay.network.nodes import Diagonal, Node, Oracle, Ref, Scope, Wire
 
 
 @dataclass
@@ -186,3 +186,26 @@ def constant(value: Any) -> Callable[[Scope], Tensor]:
         return found if isinstance(found, Tensor) else torch.tensor(float(found))
 
     return read
+
+
+Lowering = Callable[[Builder, Call], Any]
+_LOWERINGS: dict[str, Lowering] = {}
+
+
+def lowers(*names: str) -> Callable[[Lowering], Lowering]:
+    """Register the function that turns calls of these operators into nodes."""
+
+    def register(function: Lowering) -> Lowering:
+        _LOWERINGS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def lower(builder: Builder, call: Call) -> Any:
+    """The node of a live call; an operator without a kind becomes an oracle that must not carry mass."""
+    found = _LOWERINGS.get(call.operator)
+    result = found(builder, call) if found else None
+    if result is None:
+        return builder.add(Oracle(call.function, call.args, operator=call.operator, unsupported=True))
+    return result

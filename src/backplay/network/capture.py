@@ -15,10 +15,9 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from backplay.errors import CaptureError, InputError, InputTypeError
-from backplay.network import operators
-from backplay.network.builder import Builder, functional
+from backplay.network import lowering, operators  # noqa: F401 (registers the lowerings)
+from backplay.network.builder import Builder, functional, lower
 from backplay.network.graph import Network, check_tensor, evaluation
-from backplay.network.lowering import lower
 from backplay.network.nodes import Input, Node, Ref
 
 Example = Tensor | Mapping[Any, Any]

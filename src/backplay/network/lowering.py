@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from backplay.network import operators
-from backplay.network.builder import Builder, Call, constant
+from backplay.network.attention import mixing_einsum, mixing_matmul
+from backplay.network.builder import Builder, Call, constant, lowers
+from backplay.network.elementwise import common_ancestor, is_statistic
 from backplay.network.linear import Averaging, Contraction, Convolution, Dense, Resampling
 from backplay.network.nodes import (
     Affine,
@@ -27,28 +29,6 @@ from backplay.network.nodes import (
     Wire,
     resolve,
 )
-
-Lower = Callable[[Builder, Call], Any]
-_LOWERINGS: dict[str, Lower] = {}
-
-
-def lowers(*names: str) -> Callable[[Lower], Lower]:
-    """Register the function that turns calls of these operators into nodes."""
-
-    def register(function: Lower) -> Lower:
-        _LOWERINGS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-def lower(builder: Builder, call: Call) -> Any:
-    """The node of a live call; an operator without a kind becomes an oracle that must not carry mass."""
-    found = _LOWERINGS.get(call.operator)
-    result = found(builder, call) if found else None
-    if result is None:
-        return builder.add(Oracle(call.function, call.args, operator=call.operator, unsupported=True))
-    return result
 
 
 @lowers(*operators.GATES)
@@ -162,7 +142,7 @@ def product_with_matrix(builder: Builder, call: Call) -> Node | None:
         return _einsum(builder, call)
     left, right = call.args[:2]
     if isinstance(left, Node) and isinstance(right, Node):
-        return None
+        return mixing_matmul(builder, call)
     live, weight = (left, right) if isinstance(left, Node) else (right, left)
     dims, rank = len(builder.traced[live]), builder.rank(weight)
     if live is left and rank == 2:
@@ -180,6 +160,8 @@ def product_with_matrix(builder: Builder, call: Call) -> Node | None:
 def _einsum(builder: Builder, call: Call) -> Node | None:
     equation, tensors = call["equation"].replace(" ", ""), call["tensors"]
     live = [t for t in tensors if isinstance(t, Node)]
+    if len(tensors) == len(live) == 2:
+        return mixing_einsum(builder, call)
     if len(tensors) != 2 or len(live) != 1 or "->" not in equation or "." in equation:
         return None
     (left, right), out = equation.split("->")[0].split(","), equation.split("->")[1]
@@ -279,13 +261,37 @@ def addition(builder: Builder, call: Call) -> Node | None:
         left, right = right, left
     sign = 1 if call.operator == "add" else -1
     if isinstance(left, Node) and isinstance(right, Node):
+        narrow = _statistic(builder, call, left, right)
         left, right = builder.expand(left, call.node), builder.expand(right, call.node)
+        if narrow is not None:
+            return _detached_offset(builder, call, (left, right), narrow, (1, sign * alpha))
         right = builder.scaled(right, sign * alpha)
         nonnegative = left.nonnegative and right.nonnegative
         return builder.add(Sum(torch.add, (left, right), operator=call.operator, nonnegative=nonnegative))
     if isinstance(left, Node):
         return _shifted(builder, call, left, right, sign * alpha, 1)
     return _shifted(builder, call, right, left, 1, sign * alpha)
+
+
+def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | None:
+    """Position of an operand that is a broadcast statistic of the other's kind of values (S3b)."""
+    shape = list(call.node.meta["val"].shape)
+    for k, (node, other) in enumerate(((left, right), (right, left))):
+        broadcast = list(builder.traced[node]) != shape and list(builder.traced[other]) == shape
+        if broadcast and is_statistic(node):
+            return k
+    return None
+
+
+def _detached_offset(
+    builder: Builder, call: Call, operands: tuple[Node, Node], narrow: int, factors: tuple[float, float]
+) -> Node:
+    """`x ± statistic`: the statistic is detached, mass passes to `x`."""
+    node = Norm(lambda a, b: torch.add(a, b, alpha=factors[1]), operands, operator=call.operator)
+    node.operand = operands[1 - narrow]
+    factor = factors[1 - narrow]
+    node.scale = lambda scope: torch.tensor(float(factor))
+    return builder.add(node)
 
 
 def _shifted(builder: Builder, call: Call, live: Node, shift: Any, times: float, factor: float) -> Node:
@@ -310,7 +316,13 @@ def multiplication(builder: Builder, call: Call) -> Node | None:
     if divides and call.get("rounding_mode"):
         return None
     if isinstance(left, Node) and isinstance(right, Node):
+        common = common_ancestor(left, right)
+        if common is not None:
+            return _composite(builder, call, common)
+        narrow = _statistic(builder, call, left, right)
         factors = builder.expand(left, call.node), builder.expand(right, call.node)
+        if narrow is not None and not (divides and narrow == 0):
+            return _detached_factor(builder, call, factors, narrow, divides)
         node = Product(torch.div if divides else torch.mul, factors, operator=call.operator)
         node.factors, node.divides = factors, divides
         node.carrying = factors[:1] if divides else carrying_factors(*factors)
@@ -319,6 +331,8 @@ def multiplication(builder: Builder, call: Call) -> Node | None:
     if divides and isinstance(right, Node):
         return None
     live, factor = (left, right) if isinstance(left, Node) else (right, left)
+    if isinstance(live, Gate) and live.gate == "composite" and isinstance(factor, (int, float)):
+        return _composite(builder, call, live.operand)
     live = builder.expand(live, call.node)
     value = constant(factor)
     scaled = Diagonal(torch.div if divides else torch.mul, (live, factor), operator=call.operator)
@@ -326,6 +340,25 @@ def multiplication(builder: Builder, call: Call) -> Node | None:
     scaled.scale = (lambda scope: 1 / value(scope)) if divides else value
     scaled.nonnegative = live.nonnegative and isinstance(factor, (int, float)) and factor >= 0
     return builder.add(scaled)
+
+
+def _composite(builder: Builder, call: Call, operand: Node) -> Node:
+    """An elementwise function of one tensor that is spelled out in several operators is one gate (S3a)."""
+    node = Gate(call.function, call.args, operator=call.operator)
+    node.operand, node.gate = operand, "composite"
+    node.nonnegative = all(n.nonnegative for n in node.inputs)
+    return builder.add(node)
+
+
+def _detached_factor(
+    builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool
+) -> Node:
+    """`x · statistic` or `x / statistic`: a norm."""
+    statistic = factors[narrow]
+    node = Norm(torch.div if divides else torch.mul, factors, operator=call.operator)
+    node.operand = factors[1 - narrow]
+    node.scale = (lambda scope: 1 / scope[statistic]) if divides else (lambda scope: scope[statistic])
+    return builder.add(node)
 
 
 def carrying_factors(left: Node, right: Node) -> tuple[Node, ...]:
@@ -341,6 +374,15 @@ def comes_from_factor_gate(node: Node) -> bool:
     if isinstance(node, Gate):
         return node.operator in operators.FACTOR_GATES
     return isinstance(node, Oracle) or (isinstance(node, Mix) and node.operator in operators.REDUCTIONS)
+
+
+@lowers("pow")
+def power(builder: Builder, call: Call) -> Node | None:
+    if not isinstance(call.args[0], Node) or not isinstance(call.args[1], (int, float)):
+        return None
+    node = Gate(call.function, call.args, operator="pow")
+    node.operand, node.gate, node.nonnegative = call.args[0], "other", call.args[1] % 2 == 0
+    return builder.add(node)
 
 
 @lowers("addcmul")

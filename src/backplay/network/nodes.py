@@ -27,6 +27,22 @@ class Ref:
 Scope = Mapping[Any, Any]  # Node or Ref -> its value
 
 
+class Overlay(Mapping[Any, Any]):
+    """A scope with a few values replaced."""
+
+    def __init__(self, top: Mapping[Any, Any], base: Mapping[Any, Any]) -> None:
+        self.top, self.base = top, base
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.top[key] if key in self.top else self.base[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.base)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+
 def resolve(tree: Any, scope: Scope) -> Any:
     """Replace every node and every reference in nested arguments by its value."""
     if isinstance(tree, (Node, Ref)):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
-from backplay.network.nodes import Input
 from backplay.network.mass import Mass
+from backplay.network.nodes import Input
 
 
 @dataclass
@@ -52,7 +52,7 @@ def pull(
         step = kernel(node)
         if walk:
             _count_ends(found, step, mass)
-        for operand, value in zip(node.carriers, step.pull(mass.value, measure), strict=True):
+        for operand, value in zip(step.carriers or node.carriers, step.pull(mass.value, measure), strict=True):
             arrived = Mass(value, mass.exponent, operand.layout)
             masses[operand] = masses[operand].plus(arrived) if operand in masses else arrived
         if not keep:

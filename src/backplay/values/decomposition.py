@@ -14,8 +14,8 @@ from backplay.errors import UnsupportedError
 from backplay.kernels.gates import stopping_slope
 from backplay.kernels.prepared import signed_weight
 from backplay.network import Network, Node
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Product, Sum, Wire
 from backplay.network.mass import Mass
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Sum, Wire
 from backplay.values.forward import Values
 
 
@@ -180,23 +180,7 @@ def _wire(node: Wire, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
     if not node.constants:
         return pair
     silent = {n: torch.zeros_like(values[n]) for n in node.inputs}
-    return pair.shifted(node.run(_Overlay(silent, values)))
-
-
-class _Overlay(Mapping[Any, Any]):
-    """A scope with a few values replaced."""
-
-    def __init__(self, top: Mapping[Any, Any], base: Mapping[Any, Any]) -> None:
-        self.top, self.base = top, base
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.top[key] if key in self.top else self.base[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.base)
-
-    def __len__(self) -> int:
-        return len(self.base)
+    return pair.shifted(node.run(Overlay(silent, values)))
 
 
 def stopping(node: Gate, below: _Pair, values: Values) -> _Pair:

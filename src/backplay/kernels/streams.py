@@ -1,0 +1,140 @@
+"""Stream states of the Routing Game: contributions split by sign, and the policy on each stream (S12-S16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.kernel import Kernel, Measure
+from backplay.network.linear import LinearMap
+
+CANCELLATION = 2.0**-6  # a smaller share of a difference has lost too many digits (S37)
+
+
+class Contributions(Protocol):
+    """The contributions `c_ij = a_i W_ij` of an affine node, split by sign (S12)."""
+
+    def sums(self, net: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`Z⁺, Z⁻`, each a sum of non-negative terms; `net = Z⁺ − Z⁻`, where it is known, saves a product."""
+        ...
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        """`Σ_j [c_ij]⁺ u_j + [c_ij]⁻ v_j` for coefficients `u`, `v` on the two streams."""
+        ...
+
+
+@dataclass
+class ByWeight:
+    """Contributions of non-negative values: the sign is that of the weight, whose parts are given."""
+
+    linear: LinearMap
+    positive: Tensor
+    negative: Tensor
+    value: Tensor
+
+    def sums(self, net: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        plus = self.linear.apply(self.value, self.positive)
+        if net is not None:
+            minus = plus - net
+            if bool((minus >= CANCELLATION * plus).all()):
+                return plus, minus
+        return plus, self.linear.apply(self.value, self.negative)
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        shape = self.value.shape
+        up = self.linear.adjoint(on_plus, self.positive, shape)
+        return self.value * (up + self.linear.adjoint(on_minus, self.negative, shape))
+
+
+@dataclass
+class ByProduct:
+    """Contributions of signed values: the sign is that of the product.
+
+    `Z± = (|W||a| ± Wa)/2` and `½(|a| |W|ᵀ(u+v) + a Wᵀ(u−v))` cost two products each instead of four; where one stream
+    is so small that the difference cancels, the four products of parts are taken (S37).
+    """
+
+    linear: LinearMap
+    weight: Tensor
+    magnitude: Tensor  # |W|
+    value: Tensor
+    exact: bool = False  # take the parts
+
+    def sums(self, net: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        total = self.linear.apply(self.value.abs(), self.magnitude)
+        net = self.linear.apply(self.value, self.weight) if net is None else net
+        plus, minus = (total + net) / 2, (total - net) / 2
+        self.exact = not bool((torch.minimum(plus, minus) >= CANCELLATION * total).all())
+        return self._exact_sums() if self.exact else (plus, minus)
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        shape = self.value.shape
+        if self.exact:
+            return self._exact_pull(on_plus, on_minus)
+        both = self.linear.adjoint(on_plus + on_minus, self.magnitude, shape)
+        net = self.linear.adjoint(on_plus - on_minus, self.weight, shape)
+        return (self.value.abs() * both + self.value * net) / 2
+
+    def _parts(self) -> tuple[ByWeight, ByWeight]:
+        """Non-negative and negated negative values, as two sets of contributions by weight."""
+        positive, negative = self.weight.clamp(min=0), (-self.weight).clamp(min=0)
+        up, down = self.value.clamp(min=0), (-self.value).clamp(min=0)
+        return ByWeight(self.linear, positive, negative, up), ByWeight(self.linear, negative, positive, down)
+
+    def _exact_sums(self) -> tuple[Tensor, Tensor]:
+        (a, b), (c, d) = (part.sums() for part in self._parts())
+        return a + c, b + d
+
+    def _exact_pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        up, down = self._parts()
+        return up.pull(on_plus, on_minus) + down.pull(on_plus, on_minus)
+
+
+@dataclass
+class Stream:
+    """One stream state of every output: what it pays out and where the rest goes (S13, S15, S16)."""
+
+    total: Tensor  # Z^σ, the sum of its contributions
+    aside: Tensor  # outside option and absorbed bias, which share the denominator
+    absorbed: Tensor | None  # the bias' part of `aside`
+    entry: Tensor | float  # probability that the sign oracle enters it
+    discount: Tensor | float  # trajectory discount
+    turn: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
+
+    def coefficient(self, measure: Measure) -> Tensor:
+        """What a unit of mass at the output sends into each unit of contribution."""
+        factor = self.entry
+        if measure.discounted:
+            factor = factor * self.discount
+        if measure.signed:
+            factor = factor * self.turn
+        return factor / self._denominator()
+
+    def share(self, part: Tensor) -> Tensor:
+        """Probability of entering the stream and leaving by a part of `aside`; an empty stream is all outside."""
+        return self.entry * torch.where(self.total == 0, 1.0, part / self._denominator())
+
+    def leak(self) -> Tensor | float:
+        """Probability of entering the stream and leaving through the bias."""
+        return 0.0 if self.absorbed is None else torch.where(self.total == 0, 0, self.share(self.absorbed))
+
+    def _denominator(self) -> Tensor:
+        denominator = self.total + self.aside
+        # an empty stream without outside option: its contributions are 0, so any denominator serves
+        return denominator.masked_fill_(denominator == 0, 1.0)
+
+
+class StreamKernel(Kernel):
+    """A sign oracle followed by two stream states; subclasses say what is chosen there."""
+
+    def __init__(self, plus: Stream, minus: Stream) -> None:
+        self.plus, self.minus = plus, minus
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        return mass * (self.plus.share(self.plus.aside) + self.minus.share(self.minus.aside))
+
+    def leaked(self, mass: Tensor) -> Tensor | None:
+        return None if self.plus.absorbed is None else mass * (self.plus.leak() + self.minus.leak())

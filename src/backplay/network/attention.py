@@ -1,0 +1,155 @@
+"""Attention in the graph (S23): softmax weights that mix values, fused or spelled out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.network.builder import Builder, Call, lowers
+from backplay.network.nodes import Affine, Diagonal, Mix, Node, Oracle, Scope, Sum, Wire, resolve
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Values mixed by weights that are known when the value is known: `A @ V`, `V @ A` or an einsum of the two."""
+
+    equation: str  # "left", "right", or an einsum that takes the weights first
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self.equation == "left":
+            return weight @ x
+        return x @ weight if self.equation == "right" else torch.einsum(self.equation, weight, x)
+
+    def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+        if self.equation == "left":
+            return weight.mT @ y
+        if self.equation == "right":
+            return y @ weight.mT
+        operands, out = self.equation.split("->")
+        weights, live = operands.split(",")
+        return torch.einsum(f"{weights},{out}->{live}", weight, y)
+
+
+@dataclass(eq=False, repr=False)
+class Attention(Mix):
+    """Attention times Value: `operand` are the values, `weight` the oracle's reference policy."""
+
+    projection: Affine | None = None  # the affine node that feeds the values through `path`
+    path: tuple[Wire, ...] = ()  # wires from the projection to the values
+    logits: Callable[[Scope], Tensor] | None = None  # the oracle's scores, for risk-averse attention
+    told: Node | None = None  # the node that holds the weights, where they are spelled out
+
+    def through(self, x: Tensor, scope: Scope) -> Tensor:
+        """Carry a tensor in the projection's layout to the values' layout."""
+        for wire in self.path:
+            x = wire.move([x], scope)
+        return x
+
+    def back(self, mass: Tensor, scope: Scope, shape: torch.Size) -> Tensor:
+        """Carry mass from the values' layout to the projection's."""
+        shapes = [shape]
+        for wire in self.path[:-1]:
+            shapes.append(wire.move([torch.empty(1, device=mass.device).expand(shapes[-1])], scope).shape)
+        for wire, below in zip(reversed(self.path), reversed(shapes), strict=True):
+            (mass,) = wire.transpose(mass, scope, [below])
+        return mass
+
+
+def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
+    """The affine node behind the values, if only wires lie between."""
+    path: list[Wire] = []
+    while isinstance(value, Wire) and len(value.inputs) == 1 and not value.constants:
+        path.append(value)
+        value = value.inputs[0]
+    found = isinstance(value, Affine) and not isinstance(value, Mix)
+    return (value, tuple(reversed(path))) if found else (None, ())  # type: ignore[return-value]
+
+
+def comes_from_softmax(node: Node) -> bool:
+    """Whether a node is a softmax, or linear in softmaxes (talking heads)."""
+    if isinstance(node, Oracle):
+        return node.operator == "softmax"
+    if isinstance(node, Sum):
+        return all(comes_from_softmax(n) for n in node.inputs)
+    linear = isinstance(node, (Wire, Diagonal, Affine))
+    return linear and len(node.carriers) == 1 and comes_from_softmax(node.carriers[0])
+
+
+def _mixed(builder: Builder, call: Call, told: Node, value: Node, equation: str) -> Node:
+    node = Attention(call.function, call.args, operator=call.operator)
+    node.operand, node.map, node.told = value, Mixing(equation), told
+    node.weight = lambda scope: scope[told]
+    node.signed_weights, node.reduction = not told.nonnegative, False
+    node.nonnegative = told.nonnegative and value.nonnegative
+    if told.nonnegative:
+        node.projection, node.path = find_projection(value)
+    return builder.add(node)
+
+
+def mixing_matmul(builder: Builder, call: Call) -> Node | None:
+    """softmax → matmul, weights on either side."""
+    left, right = call.args[:2]
+    if comes_from_softmax(left):
+        return _mixed(builder, call, left, right, "left")
+    if comes_from_softmax(right):
+        return _mixed(builder, call, right, left, "right")
+    return None
+
+
+def mixing_einsum(builder: Builder, call: Call) -> Node | None:
+    """The same as an einsum of two live operands."""
+    equation, tensors = call["equation"].replace(" ", ""), call["tensors"]
+    if len(tensors) != 2 or "->" not in equation:
+        return None
+    operands, out = equation.split("->")
+    names = operands.split(",")
+    for k in (0, 1):
+        if comes_from_softmax(tensors[k]):
+            return _mixed(builder, call, tensors[k], tensors[1 - k], f"{names[k]},{names[1 - k]}->{out}")
+    return None
+
+
+@lowers("scaled_dot_product_attention")
+def fused_attention(builder: Builder, call: Call) -> Node | None:
+    """The fused operator hides its weights; they are recomputed from queries and keys when they are needed."""
+    query, key, value = call["query"], call["key"], call["value"]
+    if not isinstance(value, Node):
+        return None
+    grouped = bool(call.get("enable_gqa", False))
+    node = Attention(call.function, call.args, operator=call.operator)
+    node.operand = _repeated(builder, value, query, grouped) if grouped else value
+    node.map, node.reduction, node.nonnegative = Mixing("left"), False, value.nonnegative
+    mask, causal, scale = call.get("attn_mask"), bool(call.get("is_causal", False)), call.get("scale")
+
+    def logits(scope: Scope) -> Tensor:
+        q, k = (resolve(t, scope) for t in (query, key))
+        if grouped:
+            k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+        scores = (q @ k.mT) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+        if causal:
+            keep = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+            scores = scores.masked_fill(~keep, -math.inf)
+        if mask is None:
+            return scores
+        bias = resolve(mask, scope)
+        return scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
+
+    node.logits = logits
+    node.weight = lambda scope: torch.softmax(logits(scope), -1).nan_to_num(0.0)
+    node.projection, node.path = find_projection(node.operand)
+    return builder.add(node)
+
+
+def _repeated(builder: Builder, value: Node, query: Any, grouped: bool) -> Node:
+    """Grouped heads: each value head serves several query heads, which is a wire."""
+    heads, groups = builder.traced[query][-3], builder.traced[value][-3]
+    wire = Wire(lambda v: v.repeat_interleave(heads // groups, -3), (value,), operator="repeat_interleave")
+    wire.nonnegative, wire.helper = value.nonnegative, True
+    shape = list(builder.traced[value])
+    shape[-3] = heads
+    return builder.add(wire, torch.Size(shape))
