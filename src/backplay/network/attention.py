@@ -39,23 +39,23 @@ class Mixing:
 class Attention(Mix):
     """Attention times Value: `operand` are the values, `weight` the oracle's reference policy."""
 
-    projection: Affine | None = None  # the affine node that feeds the values through `path`
-    path: tuple[Wire, ...] = ()  # wires from the projection to the values
+    projection: Affine | None = None  # the affine node that feeds the values through `wires`
+    wires: tuple[Wire, ...] = ()  # from the projection to the values
     logits: Callable[[Scope], Tensor] | None = None  # the oracle's scores, for risk-averse attention
     told: Node | None = None  # the node that holds the weights, where they are spelled out
 
     def through(self, x: Tensor, scope: Scope) -> Tensor:
         """Carry a tensor in the projection's layout to the values' layout."""
-        for wire in self.path:
+        for wire in self.wires:
             x = wire.move([x], scope)
         return x
 
     def back(self, mass: Tensor, scope: Scope, shape: torch.Size) -> Tensor:
         """Carry mass from the values' layout to the projection's."""
         shapes = [shape]
-        for wire in self.path[:-1]:
+        for wire in self.wires[:-1]:
             shapes.append(wire.move([torch.empty(1, device=mass.device).expand(shapes[-1])], scope).shape)
-        for wire, below in zip(reversed(self.path), reversed(shapes), strict=True):
+        for wire, below in zip(reversed(self.wires), reversed(shapes), strict=True):
             (mass,) = wire.transpose(mass, scope, [below])
         return mass
 
@@ -87,7 +87,7 @@ def _mixed(builder: Builder, call: Call, told: Node, value: Node, equation: str)
     node.signed_weights, node.reduction = not told.nonnegative, False
     node.nonnegative = told.nonnegative and value.nonnegative
     if told.nonnegative:
-        node.projection, node.path = find_projection(value)
+        node.projection, node.wires = find_projection(value)
     return builder.add(node)
 
 
@@ -141,7 +141,7 @@ def fused_attention(builder: Builder, call: Call) -> Node | None:
 
     node.logits = logits
     node.weight = lambda scope: torch.softmax(logits(scope), -1).nan_to_num(0.0)
-    node.projection, node.path = find_projection(node.operand)
+    node.projection, node.wires = find_projection(node.operand)
     return builder.add(node)
 
 

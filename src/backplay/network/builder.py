@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from backplay.network.nodes import Diagonal, Node, Oracle, Ref, Scope, Wire
+from backplay.network.nodes import Diagonal, Input, Node, Oracle, Ref, Scope, Wire
 
 
 @dataclass
@@ -62,6 +62,8 @@ def functional(target: Any) -> tuple[str, Any]:
     """The operator's plain name and its out-of-place twin."""
     packet = target.overloadpacket
     name = packet.__name__
+    if name in ("view", "_unsafe_view"):  # other strides than the traced ones must do as well
+        return "view", torch.ops.aten.reshape.default
     if name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
         packet = getattr(torch.ops.aten, name)
@@ -104,11 +106,28 @@ class Builder:
             self.sizes[name] = value.node.expr
         return Ref(name)
 
-    def run_later(self, node: fx.Node) -> Ref:
-        """A call on constants alone: it is run as it stands, mutations included, before each play."""
+    def run_later(self, node: fx.Node, blank_first: bool = False) -> Ref:
+        """A call on constants alone: it is run as it stands, mutations included, before each play.
+
+        `blank_first` replaces a first operand of which only shape and dtype matter by an empty tensor.
+        """
         ref = self.reference(node)
         args, kwargs = self.lower(list(node.args)), {k: self.lower(v) for k, v in node.kwargs.items()}
+        if blank_first and isinstance(args[0], Node):
+            args[0] = self._blank(node.args[0])  # type: ignore[arg-type]
         self.program.append(Statement(ref, node.target, args, kwargs))  # type: ignore[arg-type]
+        return ref
+
+    def _blank(self, like: fx.Node) -> Ref:
+        """An empty tensor in the shape of a live one."""
+        ref = Ref(f"{self.prefix}blank {like.name}")
+        source = next(n for n in self.nodes if isinstance(n, Input))
+        dtype = None if like.meta["val"].is_floating_point() else like.meta["val"].dtype
+
+        def make(x: Tensor, shape: list[int]) -> Tensor:
+            return x.new_empty(shape, dtype=dtype)
+
+        self.program.append(Statement(ref, make, [source, self.shape_of(like)], {}))
         return ref
 
     def extend(self, node: Node) -> None:

@@ -184,6 +184,8 @@ def _read_call(node: fx.Node, builder: Builder) -> Any:
     name = functional(node.target)[0] if hasattr(node.target, "overloadpacket") else str(node.target)
     if name in operators.STATEMENTS:
         return None
+    if name in operators.CREATIONS:
+        return builder.run_later(node, blank_first=True)
     if not live:
         return builder.run_later(node)
     return lower(builder, builder.call(node))

@@ -289,9 +289,9 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
     if isinstance(node, Input):
         return PLAIN
     if isinstance(node, Wire):
-        owners = [n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs]
-        moved = node.move(owners, {**scope}, constant=-1.0)
-        found = Layout.of(_fill_constants(moved, batch), batch)
+        # samples are numbered from 1: what a wire fills in itself, padding above all, is 0
+        owners = [n.layout.owners(batch, tuple(scope[n].shape)) + 1 for n in node.inputs]
+        found = Layout.of(_fill_constants(node.move(owners, scope)) - 1, batch)
         if found is not None:
             return found
         raise CaptureError(f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow.")
@@ -301,13 +301,13 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
     return Layout(dim, source.outer, source.inner)
 
 
-def _fill_constants(owners: Tensor, batch: int) -> Tensor:
+def _fill_constants(owners: Tensor) -> Tensor:
     """Constant and padded elements belong to the sample of their neighbours along the batch axis."""
-    if batch < 2 or not bool((owners < 0).any()):
+    if not bool((owners == 0).any()):
         return owners
     for dim in range(owners.ndim):
         line = owners.movedim(dim, 0).flatten(1).amax(1) if owners.ndim > 1 else owners
         filled = line.view([-1 if d == dim else 1 for d in range(owners.ndim)]).expand(owners.shape)
-        if torch.equal(torch.where(owners < 0, filled, owners), filled):
+        if bool((line > 0).all()) and torch.equal(torch.where(owners == 0, filled, owners), filled):
             return filled
     return owners

@@ -82,6 +82,11 @@ STATEMENTS = frozenset(
     "_assert_tensor_metadata _assert_scalar sym_constrain_range sym_constrain_range_for_size _assert_async".split()
 )
 
+# these read no more of their first operand than its shape, dtype and device: their values are constants
+CREATIONS = frozenset(
+    "new_zeros new_ones new_full new_empty zeros_like ones_like full_like empty_like new_tensor".split()
+)
+
 ARITHMETIC = frozenset("add sub rsub mul div true_divide neg addcmul addmm mm matmul bmm einsum linear".split())
 
 OTHERS = frozenset(

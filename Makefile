@@ -1,0 +1,64 @@
+# Every target works on a fresh clone with nothing but python3 and make: it builds .venv first, once.
+# A change of pyproject.toml brings the environment up to date at the next call.
+
+PYTHON ?= python3
+OUT ?= out/demo
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install -qq --disable-pip-version-check
+
+# By its exact version, and before everything else: an open range would fetch the newest torch with all of CUDA.
+TORCH := torch==2.13.0
+TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
+
+.PHONY: help demo test lint types bench clean
+
+help:
+	@echo "make demo    explain generated pictures with a small network, heat-maps in $(OUT)"
+	@echo "make test    run all tests: the fast ones in parallel, then the slow ones"
+	@echo "make lint    ruff: rules and format"
+	@echo "make types   pyright, strict"
+	@echo "make bench   time the games against one gradient"
+	@echo "make clean   remove the environment and everything generated"
+
+demo: $(VENV)/.view
+	$(PY) -m backplay.demo --out $(OUT)
+
+# Two processes with one thread each for the many small tests; every core for the few large ones. The second run is
+# made even where the first one fails, and either one fails the target.
+test: $(VENV)/.dev
+	@status=0; \
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -m "not slow" || status=$$?; \
+	$(PY) -m pytest -m slow || status=$$?; \
+	exit $$status
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(VENV)/.dev
+	$(PY) -m pyright --pythonpath $(PY)
+
+bench: $(VENV)/.dev
+	$(PY) benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: each stands for a finished step, so that an interrupted one is done again.
+$(TORCH_STAMP):
+	$(PYTHON) -m venv --clear $(VENV)
+	@echo "installing $(TORCH) …"
+	@$(PIP) $(TORCH)
+	@touch $@
+
+$(VENV)/.view: pyproject.toml $(TORCH_STAMP)
+	@echo "installing backplay[view] …"
+	@$(PIP) --editable ".[view]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(TORCH_STAMP)
+	@echo "installing backplay[dev] …"
+	@$(PIP) --editable ".[dev]"
+	@touch $@ $(VENV)/.view

@@ -1,0 +1,338 @@
+"""Every refusal (S1, S38, api): its type, what its message names, and that nothing is half done."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+
+BUILT_IN = (ValueError, TypeError, RuntimeError)
+F64 = torch.float64
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double().eval()
+
+
+def image_net():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).double().eval()
+
+
+def x(batch=2):
+    return torch.randn(batch, 4, dtype=F64)
+
+
+def refused(action, *words, kind=BUILT_IN):
+    """`action` raises a BackplayError of this built-in kind whose message contains every word."""
+    with pytest.raises(bp.BackplayError) as caught:
+        action()
+    assert isinstance(caught.value, kind), type(caught.value).__mro__
+    message = str(caught.value)
+    for word in words:
+        assert str(word).lower() in message.lower(), f"{word!r} is missing in: {message}"
+    assert len(message) > 20 and "Traceback" not in message
+    return message
+
+
+# capture -------------------------------------------------------------------------------------------
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x[:, None])[0][:, 0])
+
+
+class Inverse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.linalg.inv(x.view(-1, 2, 2)).flatten(1))
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(x) if x.sum() > 0 else self.head(-x)
+
+
+def test_unknown_operator():
+    """S1: the op, the module path and the supported ops are named."""
+    model = Recurrent().double()
+    message = refused(lambda: bp.capture(model, x()), "lstm", "rnn")
+    assert "conv2d" in message and "linear" in message, "the message lists what is supported"
+    refused(lambda: bp.StoppingGame(model).attribute(x(), 0), "lstm", "rnn")
+
+
+def test_unknown_function():
+    """S1: ops outside any layer are named too."""
+    refused(lambda: bp.capture(Inverse().double(), x()), "inv")
+
+
+@pytest.mark.parametrize("model", [Recurrent(), Branching()], ids=["unknown op", "not exportable"])
+def test_model_untouched_by_a_failed_capture(model):
+    """Nothing half done: the module comes back in its own mode, with its own state."""
+    model = model.double().train()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    refused(lambda: bp.capture(model, x()))
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+
+def test_not_exportable():
+    """S1: control flow that depends on data is refused with its reason, not with a stack of tracing frames."""
+    message = refused(lambda: bp.capture(Branching().double(), x()), "export", "Branching")
+    assert len(message) < 1200
+
+
+@pytest.mark.parametrize("thing", [3, "vgg16", nn.Linear, lambda t: t, None])
+def test_not_a_module(thing):
+    """`model` is an nn.Module or a Network."""
+    refused(lambda: bp.capture(thing, x()), "Module", kind=TypeError)
+    refused(lambda: bp.RoutingGame(thing).attribute(x(), 0), "Module", kind=TypeError)
+
+
+def test_input_not_a_tensor():
+    """A list is no input."""
+    refused(lambda: bp.StoppingGame(net()).attribute([[1.0, 2.0, 3.0, 4.0]], 0), "list", "tensor", kind=TypeError)
+
+
+# inputs --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [(2, 5), (4,), (2, 4, 1), (2, 2, 2)])
+def test_wrong_shape(shape):
+    """Both shapes are named."""
+    network = bp.capture(net(), x())
+    for game in (bp.StoppingGame(network), bp.RoutingGame(network)):
+        refused(
+            lambda game=game: game.attribute(torch.randn(*shape, dtype=F64), 0), "shape", shape[-1], 4, kind=ValueError
+        )
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 9, 8), (1, 1, 8, 8), (3, 8, 8)])
+def test_wrong_image_shape(shape):
+    """An image of another size or channel count than the captured one."""
+    network = bp.capture(image_net(), torch.randn(2, 3, 8, 8, dtype=F64))
+    refused(lambda: bp.RoutingGame(network).play(torch.randn(*shape, dtype=F64), 0), "shape", kind=ValueError)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])
+def test_wrong_dtype(dtype):
+    """The given dtype and the expected one are named."""
+    network = bp.capture(net(), x())
+    refused(
+        lambda: bp.StoppingGame(network).attribute(torch.ones(2, 4, dtype=dtype), 0),
+        str(dtype).removeprefix("torch."),
+        "float64",
+        kind=(TypeError, ValueError),
+    )
+
+
+def test_empty_batch():
+    """A batch of no samples is no input."""
+    refused(
+        lambda: bp.StoppingGame(bp.capture(net(), x())).attribute(torch.zeros(0, 4, dtype=F64), 0),
+        "batch",
+        kind=ValueError,
+    )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_input(bad):
+    """S38: NaN or Inf in the input is an error, never a map; the game still works afterwards."""
+    game, data = bp.RoutingGame(net()), x()
+    good = game.attribute(data, 0)
+    spoilt = data.clone()
+    spoilt[1, 2] = bad
+    refused(lambda: game.attribute(spoilt, 0), "input", kind=ValueError)
+    refused(lambda: game.play(spoilt, 0), "input", kind=ValueError)
+    assert torch.equal(game.attribute(data, 0), good)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["2.weight", "0.bias"])
+def test_non_finite_weights(name, bad):
+    """S38: NaN or Inf in the weights is an error that names the tensor, at once and for a kept game."""
+    model, data = net(), x()
+    kept = bp.StoppingGame(model)
+    kept.attribute(data, 0)
+    with torch.no_grad():
+        dict(model.named_parameters())[name].view(-1)[0] = bad
+    for game in (kept, bp.StoppingGame(model), bp.RoutingGame(model)):
+        refused(lambda game=game: game.attribute(data, 0), name, kind=ValueError)
+
+
+def test_non_finite_statistics():
+    """S38 for buffers: a NaN in a batch norm's running variance."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double().eval()
+    model[1].running_var[0] = float("nan")
+    refused(lambda: bp.RoutingGame(model).attribute(x(), 0), "1.running_var", kind=ValueError)
+
+
+# targets -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("target", [3, 99, -4, [0, 3], torch.tensor([0, 7])])
+def test_target_out_of_range(target):
+    """The target and the number of classes are named."""
+    offender = (
+        max(target, key=abs)
+        if isinstance(target, list)
+        else int(target.max())
+        if isinstance(target, torch.Tensor)
+        else target
+    )
+    refused(lambda: bp.StoppingGame(net()).attribute(x(), target), "target", offender, 3, kind=ValueError)
+
+
+@pytest.mark.parametrize("target", [[0], [0, 1, 2], torch.tensor([0, 1, 2])])
+def test_target_of_wrong_length(target):
+    """One target for each sample."""
+    refused(lambda: bp.StoppingGame(net()).attribute(x(), target), "target", len(target), 2, kind=ValueError)
+
+
+@pytest.mark.parametrize("target", [1.5, "cat", torch.tensor([0.5, 1.0]), [0.5, 1]])
+def test_target_of_wrong_type(target):
+    """Classes are integers."""
+    refused(lambda: bp.RoutingGame(net()).attribute(x(), target), "target", kind=(TypeError, ValueError))
+
+
+# keywords ------------------------------------------------------------------------------------------
+NAN, INF = float("nan"), float("inf")
+BAD_KEYWORDS = [
+    ("alpha", -1.0),
+    ("alpha", NAN),
+    ("alpha", INF),
+    ("beta", -0.5),
+    ("beta", NAN),
+    ("epsilon", -1e-9),
+    ("epsilon", NAN),
+    ("epsilon", INF),
+    ("tau", 0.0),
+    ("tau", -1.0),
+    ("tau", NAN),
+    ("tau", INF),
+    ("residual", "half"),
+    ("bias", "keep"),
+    ("empty_stream", "drop"),
+    ("output", "prob"),
+]
+
+
+@pytest.mark.parametrize("keyword, value", BAD_KEYWORDS)
+def test_routing_keyword_out_of_range(keyword, value):
+    """A ValueError that names the keyword, the value and the range, when the game is made, not when it is played."""
+    refused(lambda: bp.RoutingGame(net(), **{keyword: value}), keyword, value, kind=ValueError)
+    game = bp.RoutingGame(net())
+    refused(lambda: game.replace(**{keyword: value}), keyword, value, kind=ValueError)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ("residual", "uniform", "proportional"),
+        ("bias", "ignore", "absorb"),
+        ("empty_stream", "cemetery", "reroute"),
+        ("output", "logit", "one"),
+    ],
+)
+def test_message_lists_the_choices(choices):
+    """What is accepted stands in the message."""
+    refused(lambda: bp.RoutingGame(net(), **{choices[0]: "nonsense"}), *choices, "nonsense", kind=ValueError)
+
+
+@pytest.mark.parametrize("theta", [0.0, -1.0, NAN, INF])
+def test_stopping_keyword_out_of_range(theta):
+    """Softplus(θ) needs θ > 0."""
+    refused(lambda: bp.StoppingGame(net(), softplus=theta), "softplus", theta, kind=ValueError)
+
+
+@pytest.mark.parametrize("keyword", ["epsilon", "tau", "alpha"])
+def test_keyword_of_wrong_type(keyword):
+    """A word where a number belongs."""
+    refused(lambda: bp.RoutingGame(net(), **{keyword: "large"}), keyword, "large", kind=(TypeError, ValueError))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"kind": "spectral"}, ("spectral", "stopping", "mixing", "softplus")),
+        ({"kind": "mixing", "eta": 1.5}, ("eta", 1.5)),
+        ({"kind": "mixing", "eta": -0.1}, ("eta", -0.1)),
+        ({"kind": "mixing", "eta": NAN}, ("eta", "nan")),
+        ({"kind": "softplus", "theta": 0.0}, ("theta", 0.0)),
+        ({"kind": "softplus", "theta": -2.0}, ("theta", -2.0)),
+    ],
+)
+def test_decomposition_keywords(options, words):
+    """S10: kinds and parameters of the decompositions."""
+    refused(lambda: bp.decompose(net(), x(), **options), *words, kind=ValueError)
+
+
+def test_games_are_frozen():
+    """Keywords are frozen in the game."""
+    game = bp.RoutingGame(net())
+    with pytest.raises(AttributeError):
+        game.tau = 0.5
+    assert game.tau == 1.0
+
+
+def test_unbalanced_streams_warn_once():
+    """`alpha - beta != 1` warns, once."""
+    code = (
+        "import warnings, torch, backplay as bp\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    game = bp.RoutingGame(torch.nn.Linear(2, 2), alpha=3.0, beta=1.0)\n"
+        "    game.attribute(torch.randn(1, 2), 0); game.attribute(torch.randn(1, 2), 0)\n"
+        "    balanced = bp.RoutingGame(torch.nn.Linear(2, 2), alpha=2.0, beta=1.0)\n"
+        "print(sum('alpha' in str(w.message) and 'beta' in str(w.message) for w in seen))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip().splitlines()[-1] == "1"
+
+
+# names ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("ask", ["occupation", "marginal"])
+def test_unknown_node(ask):
+    """A name that does not exist: the message says so and offers names that do."""
+    play = bp.StoppingGame(net()).play(x(), 0)
+    refused(lambda: getattr(play, ask)("features.99"), "features.99", "name")
+
+
+def test_unknown_node_of_a_decomposition():
+    """The same for `decompose`."""
+    found = bp.decompose(net(), x(), kind="stopping")
+    refused(lambda: found["features.99"], "features.99", "name")
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.shared(torch.relu(self.shared(x)))))
+
+
+def test_ambiguous_node():
+    """A module that is called twice: the message lists both names, each of which works."""
+    network = bp.capture(Twice().double(), x())
+    assert [node.name for node in network.nodes if node.name.split("#")[0] == "shared"] == ["shared", "shared#2"]
+    play = bp.StoppingGame(network).play(x(), 0)
+    message = refused(lambda: play.occupation("shared"), "shared#2", kind=ValueError)
+    listed = sorted(set(re.findall(r"shared(?:#\d)", message)))
+    assert len(listed) >= 2, "every call is listed by a name of its own"
+    first, second = (play.occupation(name).difference for name in listed[:2])
+    assert first.shape == second.shape == (2, 4) and not torch.equal(first, second)

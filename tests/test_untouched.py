@@ -1,0 +1,278 @@
+"""The model and the input are left as they were (S1).
+
+And a kept game is neither stale nor mixed up between samples or threads.
+"""
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from closeness import assert_near
+from networks import calibrate, photo
+
+SIDE = 12
+
+
+class Small(nn.Module):
+    """A little of everything: batch norm, in-place ReLU, a residual sum, dropout, pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
+        self.block = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6))
+        self.pool = nn.MaxPool2d(2)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6 * 36, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = torch.relu(self.block(x) + x)
+        return self.head(self.drop(self.pool(x).flatten(1)))
+
+
+def small():
+    model = Small().double().eval()
+    return calibrate(model, torch.randn(8, 3, SIDE, SIDE, dtype=torch.float64))
+
+
+def games(model):
+    return [bp.StoppingGame(model), bp.RoutingGame(model), bp.RoutingGame(model, epsilon=0.0, tau=0.5)]
+
+
+def portrait(model):
+    """Everything about a module that a guest could change."""
+    return {
+        "state": {k: v.clone() for k, v in model.state_dict().items()},
+        "pointers": {k: v.data_ptr() for k, v in model.state_dict().items()},
+        "versions": {k: v._version for k, v in [*model.named_parameters(), *model.named_buffers()]},
+        "modes": {k: m.training for k, m in model.named_modules()},
+        "wants": {k: p.requires_grad for k, p in model.named_parameters()},
+        "grads": {k: None if p.grad is None else p.grad.clone() for k, p in model.named_parameters()},
+        "classes": {k: type(m) for k, m in model.named_modules()},
+        "hooks": {
+            k: {a: dict(v) for a, v in vars(m).items() if "hook" in a and isinstance(v, dict)}
+            for k, m in model.named_modules()
+        },
+        "attributes": {k: set(vars(m)) for k, m in model.named_modules()},
+        "forwards": {k: "forward" in vars(m) for k, m in model.named_modules()},
+    }
+
+
+def same(before, after):
+    for key in before:
+        for name, value in before[key].items():
+            other = after[key][name]
+            equal = torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+            assert equal, f"{key} of {name} changed"
+        assert before[key].keys() == after[key].keys()
+
+
+def use_everything(model, x):
+    for game in games(model):
+        game.attribute(x, 1)
+        play = game.play(x)
+        play.occupation("stem.1"), play.marginal("input"), play.health(), play.cemetery
+    bp.decompose(model, x, kind="stopping")
+
+
+def mixed_modes(model):
+    """A model that is half in train mode, with frozen parameters, gradients and hooks of its owner."""
+    model.train()
+    model.block.eval()
+    model.head.bias.requires_grad_(False)
+    model.stem[0].weight.grad = torch.ones_like(model.stem[0].weight)
+    model.pool.register_forward_hook(lambda module, args, output: None)
+    return model
+
+
+@pytest.mark.parametrize("arrange", [lambda m: m, mixed_modes], ids=["eval", "half in train mode"])
+def test_model_untouched(arrange):
+    """S1: state dict, mode, hooks, grads, requires_grad, classes and attributes are what they were."""
+    model = arrange(small())
+    before = portrait(model)
+    use_everything(model, photo(2, SIDE))
+    same(before, portrait(model))
+
+
+def test_input_untouched():
+    """The input keeps its numbers and gets no gradient; the map has no graph."""
+    model = small()
+    x = photo(2, SIDE).requires_grad_()
+    kept = x.detach().clone()
+    for game in games(model):
+        found = game.attribute(x, 0)
+        assert found.shape == x.shape and found.dtype == x.dtype
+        assert not found.requires_grad
+    assert torch.equal(x.detach(), kept) and x.grad is None and x.requires_grad
+
+
+def test_train_mode_is_captured_in_eval_mode():
+    """S1: dropout and batch statistics play no part, whatever mode the model is in."""
+    model = small()
+    x = photo(2, SIDE)
+    expected = [game.attribute(x, 1) for game in games(model)]
+    for game, want in zip(games(copy.deepcopy(model).train()), expected, strict=True):
+        assert_near(game.attribute(x, 1), want, 1e-14, what="train mode")
+
+
+def test_batch_equals_one_by_one():
+    """Samples never interact: maps, occupations, ends and health of a batch are those of its samples."""
+    model = small()
+    x, target = photo(4, SIDE), [0, 3, 3, 1]
+    x[2] *= 1e3
+    for game in games(model):
+        together = game.play(x, target)
+        for i in range(4):
+            alone = game.play(x[i : i + 1], target[i])
+            assert_near(together.attribution()[i], alone.attribution()[0], 1e-12, what="attribution")
+            assert_near(together.value[i], alone.value[0], 1e-12, what="value")
+            assert_near(together.cemetery[i], alone.cemetery[0], 1e-12, what="cemetery")
+            assert_near(together.marginal("stem.2")[i], alone.marginal("stem.2")[0], 1e-12, what="marginal")
+            a, b = together.occupation("block"), alone.occupation("block")
+            for part, scale in (("plus", "log_scale"), ("minus", "log_scale"), ("difference", "difference_log_scale")):
+                left = getattr(a, part)[i] * getattr(a, scale)[i].exp()
+                assert_near(left, getattr(b, part)[0] * getattr(b, scale)[0].exp(), 1e-11, what=part)
+
+
+@pytest.mark.parametrize("example", [1, 2, 5])
+def test_one_capture_serves_every_batch_size(example):
+    """S1: the example's batch size, 1 included, binds nothing."""
+    model = small()
+    x = photo(6, SIDE)
+    network = bp.capture(model, x[:example])
+    fresh = bp.StoppingGame(model).attribute(x, 2)
+    for n in (1, 2, 3, 6):
+        assert_near(bp.StoppingGame(network).attribute(x[:n], 2), fresh[:n], 1e-12, what=f"batch {n}")
+        assert bp.RoutingGame(network).attribute(x[:n], 2).shape == x[:n].shape
+
+
+def test_two_threads_on_one_network():
+    """Two games on one network in two threads give what each gives alone."""
+    model, inputs = small(), [photo(2, SIDE), -photo(2, SIDE)]
+
+    def pair_on_a_new_capture():
+        network = bp.capture(model, inputs[0])
+        return [bp.StoppingGame(network), bp.RoutingGame(network, tau=0.5)]
+
+    alone = [game.attribute(x, 1) for game, x in zip(pair_on_a_new_capture(), inputs, strict=True)]
+    pair = pair_on_a_new_capture()  # nothing prepared yet: the threads race for the caches too
+    found, trouble = [[], []], []
+    start = threading.Barrier(2)
+
+    def work(k, game, x):
+        try:
+            start.wait()
+            for _ in range(6):
+                found[k].append(game.attribute(x, 1))
+        except Exception as error:
+            trouble.append(error)
+
+    threads = [threading.Thread(target=work, args=(k, pair[k], inputs[k])) for k in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not trouble, trouble
+    for k in (0, 1):
+        for each in found[k]:
+            assert_near(each, alone[k], 1e-13, what=f"thread {k}")
+
+
+def test_two_threads_share_the_first_capture():
+    """One game that has not captured yet, used by two threads at once."""
+    model, x = small(), photo(2, SIDE)
+    expected = bp.RoutingGame(model).attribute(x, 1)
+    before = portrait(model)
+    game, found, trouble = bp.RoutingGame(model), [], []
+    start = threading.Barrier(2)
+
+    def work():
+        try:
+            start.wait()
+            found.append(game.attribute(x, 1))
+        except Exception as error:
+            trouble.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not trouble, trouble
+    for each in found:
+        assert_near(each, expected, 1e-13, what="first use in two threads")
+    same(before, portrait(model))
+
+
+def test_inference_mode():
+    """Games work under `torch.inference_mode`, captured inside or outside."""
+    model, x = small(), photo(2, SIDE)
+    outside = games(model)
+    expected = [game.attribute(x, 1) for game in outside]
+    with torch.inference_mode():
+        inside = games(model)
+        y = x.clone()
+        for game, kept, want in zip(inside, outside, expected, strict=True):
+            assert_near(game.attribute(y, 1), want, 1e-14, what="captured inside")
+            assert_near(kept.attribute(y, 1), want, 1e-14, what="captured outside")
+            assert game.play(y, 1).health().ok
+    for game, want in zip(inside, expected, strict=True):
+        assert_near(game.attribute(x, 1), want, 1e-14, what="used outside afterwards")
+
+
+def _scale_in_place(model):
+    with torch.no_grad():
+        model.block[0].weight.mul_(-0.5)
+
+
+def _replace_data(model):
+    model.block[0].weight.data = model.block[0].weight.data.flip(0).contiguous()
+
+
+def _write_data(model):
+    model.head.weight.data[0] += 1.0  # `.data` hides the change from the version counter
+
+
+def _load(model):
+    model.load_state_dict({k: v * 0.7 for k, v in model.state_dict().items()})
+
+
+def _norm_statistics(model):
+    model.stem[1].running_mean.add_(0.3)
+
+
+@pytest.mark.parametrize("change", [_scale_in_place, _replace_data, _write_data, _load, _norm_statistics])
+def test_never_stale(change):
+    """S1: a kept game follows its model's tensors; a play keeps what it was solved with."""
+    model, x = small(), photo(2, SIDE)
+    kept = games(model)
+    before = [game.play(x, 0) for game in kept]
+    maps = [play.attribution().clone() for play in before]
+    change(model)
+    for game, play, old, fresh in zip(kept, before, maps, games(copy.deepcopy(model)), strict=True):
+        want = fresh.attribute(x, 0)
+        assert (want - old).abs().max() > 1e-6, "the change has to matter"
+        assert_near(game.attribute(x, 0), want, 1e-13, what="kept game")
+        assert_near(play.attribution(), old, 1e-13, what="old play")
+
+
+def test_plays_repeat():
+    """The same play twice is bit for bit the same."""
+    model, x = small(), photo(2, SIDE)
+    for game in games(model):
+        assert torch.equal(game.attribute(x, 1), game.attribute(x, 1))
+
+
+def test_replace_shares_the_capture():
+    """`game.replace` gives a new game on the same capture and leaves the old one alone."""
+    model, x = small(), photo(2, SIDE)
+    game = bp.RoutingGame(model, tau=1.0)
+    first = game.attribute(x, 1)
+    colder = game.replace(tau=0.5)
+    assert_near(colder.attribute(x, 1), bp.RoutingGame(model, tau=0.5).attribute(x, 1), 1e-14, what="replaced")
+    assert torch.equal(game.attribute(x, 1), first)
+    assert (colder.attribute(x, 1) - first).abs().max() > 1e-6
