@@ -96,7 +96,8 @@ class Builder:
 
     def _calls(self) -> tuple[tuple[str, str], ...]:
         assert self.current is not None
-        return tuple((path, key) for key, (path, _) in self.current.meta.get("nn_module_stack", {}).items())
+        stack = self.current.meta.get("nn_module_stack", {})
+        return tuple((path.removeprefix("model").removeprefix("."), key) for key, (path, _) in stack.items())
 
     def reference(self, node: fx.Node) -> Ref:
         """A constant tensor or a size of the program, resolved when it is played."""
@@ -142,6 +143,9 @@ class Builder:
     def is_floating(self, ref: Ref) -> bool:
         value = self.meta.get(ref.name)
         return isinstance(value, Tensor) and value.is_floating_point()
+
+    def is_empty(self, ref: Ref) -> bool:
+        return any(isinstance(s, int) and s == 0 for s in self.meta[ref.name].shape)
 
     def rank(self, ref: Ref) -> int:
         return len(self.meta[ref.name].shape)

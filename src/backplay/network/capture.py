@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.utils import _pytree as pytree
 
 from backplay.errors import CaptureError, InputError, InputTypeError
 from backplay.network import lowering, operators  # noqa: F401 (registers the lowerings)
 from backplay.network.builder import Builder, functional, lower
-from backplay.network.graph import Network, check_tensor, evaluation
+from backplay.network.graph import Network, check_tensor, evaluation, logits_of
 from backplay.network.nodes import Input, Node, Ref
 
 Example = Tensor | Mapping[Any, Any]
@@ -74,33 +73,48 @@ def _pairs_of_samples(example: Mapping[Any, Any]) -> dict[Any, Any]:
         return {k: double(v) for k, v in example.items()}
 
 
-def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
+class _Logits(nn.Module):
+    """The model as a function of positional tensors to its logits alone.
 
+    Caches and hidden states beside the logits need no export, and keywords no special case.
+    """
+
+    def __init__(self, model: nn.Module, names: list[Any]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+        self.training = False
+
+    def forward(self, *inputs: Any) -> Any:
+        args = [v for k, v in zip(self.names, inputs, strict=True) if isinstance(k, int)]
+        kwargs = {k: v for k, v in zip(self.names, inputs, strict=True) if isinstance(k, str)}
+        return logits_of(self.model(*args, **kwargs))
+
+
+def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
     def dynamic(value: Any) -> Any:
         batched = isinstance(value, Tensor) and value.ndim > 0
         return {0: Dim.DYNAMIC} if batched else None
 
-    args = tuple(v for k, v in keywords.items() if isinstance(k, int))
-    kwargs = {k: v for k, v in keywords.items() if isinstance(k, str)}
-    shapes: Any = tuple(dynamic(a) for a in args) if args else {k: dynamic(v) for k, v in kwargs.items()}
+    wrapped, inputs = _Logits(model, list(keywords)), tuple(keywords.values())
+    shapes = {"inputs": tuple(dynamic(v) for v in inputs)}
     with evaluation(model), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=False)
         except Exception as error:
-            raise CaptureError(_export_failure(model, args, kwargs, error)) from error
+            raise CaptureError(_export_failure(wrapped, keywords, error)) from error
 
 
-def _export_failure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
+def _export_failure(wrapped: _Logits, keywords: dict[Any, Any], error: Exception) -> str:
     """One sentence: is it the input that does not fit, or the model that cannot be followed?"""
     given = ", ".join(
-        f"{k} {tuple(v.shape)} {v.dtype}" for k, v in [*enumerate(args), *kwargs.items()] if isinstance(v, Tensor)
+        f"{'input' if k == 0 else k} {tuple(v.shape)} {v.dtype}" for k, v in keywords.items() if isinstance(v, Tensor)
     )
-    name = type(model).__name__
+    name = type(wrapped.model).__name__
     try:
-        model(*args, **kwargs)
+        wrapped(*keywords.values())
     except Exception as own:
-        return f"{name} itself fails on the input {given}: {_first_line(own)}; give it an input that its forward accepts."
+        return f"{name} itself fails on {given}: {_first_line(own)}; give it an input that its forward accepts."
     return (
         f"torch.export cannot follow {name} on {given}: {_first_line(error)}; models whose control flow or shapes "
         "depend on values cannot be captured, rewrite that part with tensor operations."
@@ -132,9 +146,7 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
             builder.values[placeholder] = builder.add(node)
         else:
             builder.values[placeholder] = builder.reference(placeholder)
-    (result,) = _read_calls(program.graph_module, builder)
-    flat = result if isinstance(result, (list, tuple)) else [result]  # pyright: ignore[reportUnknownVariableType]
-    output = _logits(program, list(flat))  # pyright: ignore[reportUnknownArgumentType]
+    ((output,),) = _read_calls(program.graph_module, builder)
     inputs = [n for n in builder.nodes if isinstance(n, Input)]
     if not isinstance(output, Node):
         raise CaptureError("the model's output does not depend on its input, so there is nothing to explain.")
@@ -143,16 +155,6 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
 
 def _no_function(*args: Any) -> Any:
     raise AssertionError("the input is given, not computed")
-
-
-def _logits(program: ExportedProgram, flat: list[Any]) -> Any:
-    """The output tensor, or `.logits`, or the first tensor."""
-    spec = program.call_spec.out_spec
-    tree = pytree.tree_unflatten(flat, spec) if spec is not None else flat
-    if isinstance(tree, Mapping) and "logits" in tree:
-        return tree["logits"]
-    named = getattr(tree, "logits", None)
-    return named if named is not None else next((v for v in flat if isinstance(v, Node)), None)
 
 
 def _read_calls(module: fx.GraphModule, builder: Builder) -> list[Any]:

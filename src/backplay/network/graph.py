@@ -34,6 +34,19 @@ def evaluation(model: nn.Module) -> Iterator[None]:
             m.training = True
 
 
+def logits_of(out: Any) -> Tensor:
+    """The output tensor, or `.logits`, or the first tensor."""
+    if isinstance(out, Mapping) and "logits" in out:
+        return out["logits"]
+    out = getattr(out, "logits", out)
+    if isinstance(out, Tensor):
+        return out
+    found = [v for v in (out.values() if isinstance(out, Mapping) else out) if isinstance(v, Tensor)]
+    if not found:
+        raise CaptureError(f"the model returns {type(out).__name__} without a tensor; return the logits.")
+    return found[0]
+
+
 class Network:
     """A flat DAG of nodes, each of one kind, that refers to the tensors of its model."""
 
@@ -76,7 +89,8 @@ class Network:
         """The model's parameters and buffers that the program reads, as they are now."""
         named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         named |= dict(self.model.named_buffers(remove_duplicate=False))
-        return {str(s.target): named[str(s.target)] for s in self._specs if s.target in named}
+        targets = [_own_name(str(s.target)) for s in self._specs]
+        return {t: named[t] for t in targets if t in named}
 
     def weights(self) -> Weights:
         """The model's present state; what was prepared from an earlier one is dropped (S1)."""
@@ -91,8 +105,8 @@ class Network:
         device = next((t.device for t in tensors.values()), torch.device("cpu"))
         constants: dict[Any, Any] = {}
         for spec in self._specs:
-            target = str(spec.target)
-            value = tensors[target].detach() if target in tensors else self._lifted[target].to(device)
+            target = _own_name(str(spec.target))
+            value = tensors[target].detach() if target in tensors else self._lifted[str(spec.target)].to(device)
             constants[Ref(spec.arg.name)] = value
         return constants
 
@@ -162,10 +176,7 @@ class Network:
         args = [v for k, v in inputs.items() if isinstance(k, int)]
         with self._lock, evaluation(self.model):
             out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
-        if isinstance(out, Mapping) and "logits" in out:
-            out = out["logits"]
-        out = getattr(out, "logits", out)
-        return out if isinstance(out, Tensor) else next(v for v in out if isinstance(v, Tensor))
+        return logits_of(out)
 
     # ---------------------------------------------------------------- names
 
@@ -196,6 +207,11 @@ class Network:
             + (f"did you mean {close}? " if close else "")
             + "`[n.name for n in net.nodes]` lists all names."
         )
+
+
+def _own_name(target: str) -> str:
+    """The name of a tensor or module in the model itself: capture wraps it once."""
+    return target.removeprefix("model").removeprefix(".")
 
 
 def _floating(value: Any) -> bool:

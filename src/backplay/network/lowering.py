@@ -51,7 +51,8 @@ def gate(builder: Builder, call: Call) -> Node | None:
 def wire(builder: Builder, call: Call) -> Node:
     tensors = [a for a in _flat(call.args) if isinstance(a, (Node, Ref))]
     live = [a for a in tensors if isinstance(a, Node)]
-    floating = [a for a in tensors if isinstance(a, Ref) and builder.is_floating(a)]
+    # an empty constant, such as a fresh cache in front of keys and values, adds no element
+    floating = [a for a in tensors if isinstance(a, Ref) and builder.is_floating(a) and not builder.is_empty(a)]
     node = Wire(call.function, call.args, operator=call.operator)
     node.pads = call.operator in operators.PADS and call.get("mode", "constant") == "constant"
     node.constants = node.pads or bool(floating) or call.operator in {"masked_fill", "where"}
