@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -50,6 +51,18 @@ class Game(ABC, Generic[M]):
         self.modes_type.check_names(keywords)
         self.modes: M = self.modes_type(**keywords)  # type: ignore[assignment]
         self._board = _Board(model)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in getattr(self, "__dict__", {}) or name in {f.name for f in fields(self.modes_type)}:
+            raise AttributeError(f"{name} is frozen in the game; game.replace({name}=…) gives a new game.")
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """A keyword of the game, by its name."""
+        modes = self.__dict__.get("modes")
+        if modes is not None and hasattr(modes, name):
+            return getattr(modes, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def replace(self, **keywords: Any) -> Self:
         """A new game on the same capture with some keywords changed."""

@@ -291,7 +291,7 @@ def _detached_offset(
     node = Norm(lambda a, b: torch.add(a, b, alpha=factors[1]), operands, operator=call.operator)
     node.operand = operands[1 - narrow]
     factor = factors[1 - narrow]
-    node.scale = lambda scope: torch.tensor(float(factor))
+    node.scale = constant(factor)
     return builder.add(node)
 
 
@@ -404,9 +404,30 @@ def average(builder: Builder, call: Call) -> Node | None:
     if any(isinstance(a, (Node, Ref)) for a in _flat(call.args[1:])):
         return None
     node = Mix(call.function, call.args, operator=call.operator, nonnegative=x.nonnegative)
-    node.operand, node.map = x, Averaging(lambda a: call.function(a, *call.args[1:]))
+    node.operand = x
+    node.map = Averaging(lambda a: call.function(a, *call.args[1:]), lambda a: _predecessors(call, a))
     node.weight = lambda scope: torch.ones(())
     return builder.add(node)
+
+
+def _predecessors(call: Call, x: Tensor) -> Tensor | float:
+    """How many elements each output of a mean, sum or average pooling is made of."""
+    function = torch.nn.functional
+    if "adaptive" in call.operator:
+        counts = torch.ones((), dtype=x.dtype, device=x.device)
+        sizes = call["output_size"]
+        for size, out in zip(x.shape[-len(sizes) :], sizes, strict=True):
+            window = torch.tensor([-(-(k + 1) * size // out) - k * size // out for k in range(out)])
+            counts = counts[..., None] * window.to(counts)
+        return counts
+    if call.operator in ("mean", "sum"):
+        return x.numel() / call.function(x, *call.args[1:]).numel()
+    geometry = [call[k] or None if k == "stride" else call[k] for k in ("kernel_size", "stride", "padding", "ceil_mode")]
+    if call.operator == "avg_pool1d":
+        kernel, stride, padding, ceil = geometry
+        flat = (1, *kernel), (1, *(stride or kernel)), (0, *padding)
+        return function.avg_pool2d(torch.ones_like(x)[..., None, :], *flat, ceil, True, 1)[..., 0, :]
+    return getattr(function, call.operator)(torch.ones_like(x), *geometry, True, 1)
 
 
 @lowers(*operators.RESAMPLINGS)

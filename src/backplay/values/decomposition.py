@@ -216,9 +216,10 @@ def softplus(theta: float) -> tuple[Activation, Callable[[Node, Mapping[Any, Any
     def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
         if node.gate != "relu":
             return stopping(node, below, values)
-        z = values[node.operand]
-        probability = torch.sigmoid(z / theta)
-        return _scaled(below, probability, node).shifted(values[node] - probability * z)
+        z = values[node.operand] / theta
+        # θ H_θ: the entropy of the Gibbs weight is even in z, and this form keeps its digits on both sides
+        entropy = torch.log1p(torch.exp(-z.abs())) + z.abs() * torch.sigmoid(-z.abs())
+        return _scaled(below, torch.sigmoid(z), node).shifted(theta * entropy)
 
     def deform(node: Node, scope: Mapping[Any, Any]) -> Tensor | None:
         if not isinstance(node, Gate) or node.gate != "relu":
