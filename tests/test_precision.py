@@ -95,7 +95,7 @@ def input_gradient(model, x):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
 def test_full_size_stopping(name):
-    """Gates that rounding opens or closes move any gradient: the Stopping Game loses no more digits than autograd does."""
+    """Gates that rounding opens or closes move any gradient: the game loses no more digits than autograd does."""
     model, x = full_size(name), photo(1, 224)
     single, double = play_both(model, x, bp.StoppingGame)
     lost = l1_relative(input_gradient(twin(model, torch.float32), x.float()), double)

@@ -13,7 +13,7 @@ from backplay.games.structure import structural_kernel
 from backplay.kernels.gates import stopping_slope
 from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
 from backplay.kernels.linear import StoppingLinear
-from backplay.kernels.prepared import signed_weight, stopping_total
+from backplay.kernels.prepared import reality, signed_weight, stopping_total
 from backplay.network.nodes import Affine, Diagonal, Gate, Node, Norm, Product, Sum
 from backplay.values.forward import Values
 
@@ -30,7 +30,8 @@ class StoppingGame(Game[StoppingModes]):
         match node:
             case Affine():
                 weight, total = signed_weight(node, values), stopping_total(node, values)
-                return StoppingLinear(node.map, weight, total, values[node.operand].shape)
+                real = reality(node.operand, values)
+                return StoppingLinear(node.map, weight, total, values[node.operand].shape, real)
             case Gate():
                 return Stopping(stopping_slope(node, values))
             case Sum():
