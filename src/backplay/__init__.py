@@ -1,7 +1,7 @@
 """backplay explains neural networks by playing them backward."""
 
 from backplay.errors import BackplayError
-from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose
+from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose, moments
 from backplay.network import Network, Node, capture
 
 __version__ = "0.1.0"
@@ -17,4 +17,5 @@ __all__ = [
     "StoppingGame",
     "capture",
     "decompose",
+    "moments",
 ]

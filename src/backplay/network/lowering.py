@@ -27,7 +27,6 @@ from backplay.network.nodes import (
     Scope,
     Sum,
     Wire,
-    resolve,
 )
 
 
@@ -531,33 +530,32 @@ def norm(builder: Builder, call: Call) -> Any:
     weight, eps, shape = call.get("weight"), call["eps"], builder.traced[x]
     if "layer" in call.operator or "rms" in call.operator:
         axes = tuple(range(-len(call["normalized_shape"]), 0))
-        rms = "rms" in call.operator
-
-        def deviation(a: Tensor) -> Tensor:
-            spread = a.square().mean(axes, keepdim=True) if rms else a.var(axes, correction=0, keepdim=True)
-            return (spread + (torch.finfo(a.dtype).eps if eps is None else eps)).sqrt()
-
-        node.scale = lambda scope: _times(1 / deviation(scope[x]), weight, scope)
+        node.average = lambda v: v.mean(axes, keepdim=True)
+        centred = "rms" not in call.operator
+        gain = constant(weight) if weight is not None else None
     else:
         if call.operator == "instance_norm" and not call["use_input_stats"]:
             return None
         groups = call.get("num_groups", call.get("group", shape[1]))
+        node.average, centred = (lambda v: _group_mean(v, groups)), True
+        gain = (lambda scope: _channels(scope[weight], len(shape))) if weight is not None else None
+    average = node.average
 
-        def grouped(a: Tensor) -> Tensor:
-            spread = a.unflatten(1, (groups, -1)).flatten(2).var(2, correction=0)
-            inverse = torch.rsqrt(spread + eps).repeat_interleave(a.shape[1] // groups, 1)
-            return inverse.view(*inverse.shape, *[1] * (a.ndim - 2))
+    def spread(scope: Scope) -> Tensor:
+        a = scope[x]
+        departure = a - average(a) if centred else a
+        return average(departure.square()) + (torch.finfo(a.dtype).eps if eps is None else eps)
 
-        node.scale = lambda scope: _times(grouped(scope[x]), weight, scope, len(shape))
+    node.spread = spread
+    node.scale = lambda scope: spread(scope).rsqrt() * (1.0 if gain is None else gain(scope))
     builder.add(node, shape)
     return [lambda: node] if native else node
 
 
-def _times(inverse: Tensor, weight: Any, scope: Scope, dims: int | None = None) -> Tensor:
-    if weight is None:
-        return inverse
-    gamma = resolve(weight, scope)
-    return inverse * (gamma if dims is None else _channels(gamma, dims))
+def _group_mean(v: Tensor, groups: int) -> Tensor:
+    """Mean over each group of channels and all positions, spread over the group's channels."""
+    mean = v.unflatten(1, (groups, -1)).flatten(2).mean(2).repeat_interleave(v.shape[1] // groups, 1)
+    return mean.view(*mean.shape, *[1] * (v.ndim - 2))
 
 
 def _flat(tree: Any) -> list[Any]:
