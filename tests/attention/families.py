@@ -1,7 +1,7 @@
 """Every family of transformers by name, with random weights and small: how to build it and what to expect of it.
 
-`values` names the nodes that project to the values, where the family has attention with a composite (S23);
-`constant` says whether tokens that are no pixels take part (S26); `switch` how its attention can be spelled out.
+`composites` counts its attention layers whose values come from a projection through wires (S23), `constant` says
+whether tokens that are no pixels take part (S26), `switch` whether its attention can be fused or spelled out.
 """
 
 from collections.abc import Callable
@@ -18,26 +18,25 @@ class Family:
 
     build: Callable
     size: int
-    values: str = ""
+    composites: int = 0
     constant: bool = False
-    switch: bool = False  # whether `fused` makes a difference
-    slow: bool = False
+    switch: bool = False
 
 
 @contextmanager
 def timm_attention(fused):
-    """timm reads this switch when a module is made."""
+    """timm reads this switch when a module is made; a few families are fused only if experiments are allowed."""
     from timm.layers import set_fused_attn, use_fused_attn
 
-    before = bool(use_fused_attn())
-    set_fused_attn(fused)
+    before = use_fused_attn(), use_fused_attn(experimental=True)
+    set_fused_attn(fused, experimental=fused)
     try:
         yield
     finally:
-        set_fused_attn(before)
+        set_fused_attn(*before)
 
 
-def from_timm(name, size, **options):
+def from_timm(name, **options):
     """A builder of a timm model."""
 
     def build(fused=True):
@@ -46,8 +45,23 @@ def from_timm(name, size, **options):
         with timm_attention(fused):
             return timm.create_model(name, num_classes=5, **options)
 
-    build.size = size
     return build
+
+
+def timm_mixer(fused=True):
+    """Two blocks."""
+    from timm.models.mlp_mixer import MlpMixer
+
+    return MlpMixer(num_classes=5, img_size=32, patch_size=16, num_blocks=2, embed_dim=16)
+
+
+def timm_levit(fused=True):
+    """Three stages; batch norm stands between projections and values, so that no composite is made."""
+    from timm.models.levit import Levit
+
+    return Levit(
+        img_size=64, embed_dim=(16, 24, 32), key_dim=4, depth=(1, 1, 1), num_heads=(2, 3, 4), num_classes=5, attn_ratio=2
+    )
 
 
 def from_hub(kind, **options):
@@ -135,93 +149,82 @@ VIT = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 REDUCED = {
-    "torchvision vit": Family(torchvision_vit, 32, "self_attention", constant=True),
-    "torchvision swin": Family(lambda fused=True: torchvision_swin(1), 32, "attn"),
-    "torchvision swin v2": Family(lambda fused=True: torchvision_swin(2), 32, "attn"),
-    "torchvision maxvit": Family(torchvision_maxvit, 32, "to_qkv"),
+    "torchvision vit": Family(torchvision_vit, 32, 2, True, True),
+    "torchvision swin": Family(lambda fused=True: torchvision_swin(1), 32, 4),
+    "torchvision swin v2": Family(lambda fused=True: torchvision_swin(2), 32, 4),
+    "torchvision maxvit": Family(torchvision_maxvit, 32, 4),
     "torchvision convnext": Family(torchvision_convnext, 32),
-    "timm vit": Family(from_timm("vit_tiny_patch16_224", 32, img_size=32, **VIT), 32, "qkv", True, True),
-    "timm deit distilled": Family(
-        from_timm("deit_tiny_distilled_patch16_224", 32, img_size=32, **VIT), 32, "qkv", True, True
-    ),
-    "timm deit3": Family(from_timm("deit3_small_patch16_224", 32, img_size=32, **VIT), 32, "qkv", True, True),
-    "timm beit": Family(from_timm("beit_base_patch16_224", 32, img_size=32, **VIT), 32, "qkv", True, True),
-    "timm eva02": Family(from_timm("eva02_tiny_patch14_224", 28, img_size=28, **VIT), 28, "v_proj", True, True),
-    "timm cait": Family(from_timm("cait_xxs24_224", 32, img_size=32, **VIT), 32, "attn.v", True, True),
-    "timm xcit": Family(from_timm("xcit_nano_12_p16_224", 32, img_size=32, **VIT), 32, "qkv", True, False),
-    "timm mixer": Family(from_timm("mixer_s32_224", 64, img_size=64, embed_dim=16, num_blocks=2), 64),
-    "timm convnext": Family(from_timm("convnext_atto", 64, depths=(1, 1, 1, 1), dims=(4, 6, 8, 10)), 64),
-    "timm convnextv2": Family(from_timm("convnextv2_atto", 64, depths=(1, 1, 1, 1), dims=(4, 6, 8, 10)), 64),
-    "timm levit": Family(
-        from_timm(
-            "levit_128s", 64, img_size=64, embed_dim=(16, 24, 32), num_heads=(2, 3, 4), key_dim=(4, 4, 4), depth=(1, 1, 1)
-        ),
-        64,
-    ),
+    "timm vit": Family(from_timm("vit_tiny_patch16_224", img_size=32, **VIT), 32, 2, True, True),
+    "timm deit": Family(from_timm("deit_tiny_patch16_224", img_size=32, **VIT), 32, 2, True, True),
+    "timm deit distilled": Family(from_timm("deit_tiny_distilled_patch16_224", img_size=32, **VIT), 32, 2, True, True),
+    "timm deit3": Family(from_timm("deit3_small_patch16_224", img_size=32, **VIT), 32, 2, True, True),
+    "timm beit": Family(from_timm("beit_base_patch16_224", img_size=32, **VIT), 32, 2, True, True),
+    "timm eva02": Family(from_timm("eva02_tiny_patch14_224", img_size=28, **VIT), 28, 2, True, True),
+    # two blocks of talking heads, which have no composite, and two that update the class token
+    "timm cait": Family(from_timm("cait_xxs24_224", img_size=32, **VIT), 32, 2, True, True),
+    "timm xcit": Family(from_timm("xcit_nano_12_p16_224", img_size=32, **VIT), 32, 4, True, True),
+    "timm mixer": Family(timm_mixer, 32),
+    "timm convnext": Family(from_timm("convnext_atto", depths=(1, 1, 1, 1), dims=(4, 6, 8, 10)), 64),
+    "timm convnextv2": Family(from_timm("convnextv2_atto", depths=(1, 1, 1, 1), dims=(4, 6, 8, 10)), 64),
+    "timm levit": Family(timm_levit, 64),
     "timm swin": Family(
         from_timm(
-            "swin_tiny_patch4_window7_224", 32, img_size=32, embed_dim=8, depths=(2, 2), num_heads=(2, 4), window_size=4
+            "swin_tiny_patch4_window7_224", img_size=32, embed_dim=8, depths=(2, 2), num_heads=(2, 4), window_size=4
         ),
         32,
-        "qkv",
+        4,
         False,
         True,
     ),
     "timm coatnet": Family(
-        from_timm("coatnet_0_224", 64, img_size=64, depths=(1, 1, 1, 1), embed_dim=(16, 32, 32, 32), stem_width=(8, 8)),
+        from_timm("coatnet_0_224", img_size=64, depths=(1, 1, 1, 1), embed_dim=(16, 32, 32, 32), stem_width=(8, 8)),
         64,
-        "qkv",
+        2,
         False,
         True,
     ),
-    "timm registers": Family(
-        from_timm("vit_small_patch14_reg4_dinov2", 28, img_size=28, **VIT), 28, "qkv", True, True
-    ),
-    "hub vit": Family(from_hub("ViT", **SMALL), 16, "v_proj|value", True, True),
-    "hub deit": Family(from_hub("DeiT", **SMALL), 16, "v_proj|value", True, True),
-    "hub beit": Family(from_hub("Beit", **SMALL, use_relative_position_bias=True), 16, "v_proj|value", True, True),
+    "timm registers": Family(from_timm("vit_small_patch14_reg4_dinov2", img_size=28, **VIT), 28, 2, True, True),
+    "hub vit": Family(from_hub("ViT", **SMALL), 16, 2, True, True),
+    "hub deit": Family(from_hub("DeiT", **SMALL), 16, 2, True, True),
+    "hub beit": Family(from_hub("Beit", **SMALL, use_relative_position_bias=True), 16, 2, True, True),
     "hub dinov2": Family(
-        from_hub("Dinov2", hidden_size=16, num_hidden_layers=2, num_attention_heads=2), 16, "v_proj|value", True, True
+        from_hub("Dinov2", hidden_size=16, num_hidden_layers=2, num_attention_heads=2), 16, 2, True, True
     ),
     "hub swin": Family(
-        from_hub("Swin", patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4], window_size=4),
-        16,
-        "v_proj|value",
-        False,
-        True,
+        from_hub("Swin", patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[2, 4], window_size=4), 16, 4, False, True
     ),
 }
 
-# the names of the issue as they stand, images and depth small where the constructor allows it
+# the names of the issue as they stand; images, and a few depths, are smaller where the constructor allows it
 NAMED = {
-    **{
-        name: Family(named(name, image_size=64), 64, "self_attention", True)
-        for name in ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32")
-    },
-    "swin_t": Family(named("swin_t"), 64, "attn"),
-    "swin_v2_t": Family(named("swin_v2_t"), 64, "attn"),
-    "maxvit_t": Family(named("maxvit_t", input_size=(224, 224)), 224, "to_qkv"),
+    "vit_b_16": Family(named("vit_b_16", image_size=64), 64, 12, True),
+    "vit_b_32": Family(named("vit_b_32", image_size=64), 64, 12, True),
+    "vit_l_16": Family(named("vit_l_16", image_size=32), 32, 24, True),
+    "vit_l_32": Family(named("vit_l_32", image_size=64), 64, 24, True),
+    "swin_t": Family(named("swin_t"), 64, 12),
+    "swin_v2_t": Family(named("swin_v2_t"), 64, 12),
+    "maxvit_t": Family(named("maxvit_t", input_size=(224, 224)), 224, 22),
     "convnext_tiny": Family(named("convnext_tiny"), 64),
-    **{
-        name: Family(from_timm(name, size, **options), size, values, constant)
-        for name, size, values, constant, options in (
-            ("vit_tiny_patch16_224", 64, "qkv", True, {"img_size": 64}),
-            ("deit_tiny_patch16_224", 64, "qkv", True, {"img_size": 64}),
-            ("deit_tiny_distilled_patch16_224", 64, "qkv", True, {"img_size": 64}),
-            ("deit3_small_patch16_224", 64, "qkv", True, {"img_size": 64}),
-            ("beit_base_patch16_224", 64, "qkv", True, {"img_size": 64, "depth": 3}),
-            ("eva02_tiny_patch14_224", 56, "v_proj", True, {"img_size": 56}),
-            ("cait_xxs24_224", 64, "attn.v", True, {"img_size": 64, "depth": 6}),
-            ("xcit_nano_12_p16_224", 64, "qkv", True, {"img_size": 64}),
-            ("mixer_s32_224", 64, "", False, {"img_size": 64}),
-            ("convnext_atto", 64, "", False, {}),
-            ("convnextv2_atto", 64, "", False, {}),
-            ("levit_128s", 224, "", False, {}),
-            ("swin_tiny_patch4_window7_224", 56, "qkv", False, {"img_size": 56}),
-            ("coatnet_0_rw_224", 64, "qkv", False, {"img_size": 64}),
-            ("vit_small_patch14_reg4_dinov2", 56, "qkv", True, {"img_size": 56, "depth": 3}),
-        )
-    },
+    "vit_tiny_patch16_224": Family(from_timm("vit_tiny_patch16_224", img_size=64), 64, 12, True),
+    "deit_tiny_patch16_224": Family(from_timm("deit_tiny_patch16_224", img_size=64), 64, 12, True),
+    "deit_tiny_distilled_patch16_224": Family(
+        from_timm("deit_tiny_distilled_patch16_224", img_size=64), 64, 12, True
+    ),
+    "deit3_small_patch16_224": Family(from_timm("deit3_small_patch16_224", img_size=64), 64, 12, True),
+    "beit_base_patch16_224": Family(from_timm("beit_base_patch16_224", img_size=64, depth=3), 64, 3, True),
+    "eva02_tiny_patch14_224": Family(from_timm("eva02_tiny_patch14_224", img_size=56), 56, 12, True),
+    "cait_xxs24_224": Family(from_timm("cait_xxs24_224", img_size=64, depth=6), 64, 2, True),
+    "xcit_nano_12_p16_224": Family(from_timm("xcit_nano_12_p16_224", img_size=64), 64, 14, True),
+    "mixer_s32_224": Family(from_timm("mixer_s32_224", img_size=64), 64),
+    "convnext_atto": Family(from_timm("convnext_atto"), 64),
+    "convnextv2_atto": Family(from_timm("convnextv2_atto"), 64),
+    "levit_128s": Family(from_timm("levit_128s"), 224),
+    "swin_tiny_patch4_window7_224": Family(from_timm("swin_tiny_patch4_window7_224", img_size=56), 56, 12, True),
+    "coatnet_0_rw_224": Family(from_timm("coatnet_0_rw_224", img_size=64), 64, 9),
+    "vit_small_patch14_reg4_dinov2": Family(
+        from_timm("vit_small_patch14_reg4_dinov2", img_size=56, depth=3), 56, 3, True
+    ),
+    **{name: family for name, family in REDUCED.items() if name.startswith("hub")},
 }
 
 

@@ -17,7 +17,7 @@ from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
 from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.prepared import split_weight
-from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream
+from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
 from backplay.network import Network
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
@@ -216,7 +216,7 @@ class RoutingGame(Game[RoutingModes]):
             aside = outside if bias is None else outside + bias
             stream = Stream(sums[k], aside, bias, 0.5, discount, turn)
             if modes.empty_stream == "reroute":
-                empty, alone = sums[k] == 0, sums[1 - k] == 0
+                empty, alone = is_empty(sums[k]), is_empty(sums[1 - k])
                 stream.entry = torch.where(alone & ~empty, 1.0, torch.where(empty & ~alone, 0.0, 0.5)).to(dtype)
                 stream.discount = torch.where(alone, modes.alpha - modes.beta, discount).to(dtype)
                 stream.turn = torch.where(alone, 1.0, turn).to(dtype)

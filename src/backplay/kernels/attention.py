@@ -9,7 +9,7 @@ from torch import Tensor
 
 from backplay.errors import UnsupportedError
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure
-from backplay.kernels.streams import Contributions, Stream, StreamKernel
+from backplay.kernels.streams import Contributions, Stream, StreamKernel, is_empty
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Node, Scope, rerun
 
@@ -43,7 +43,7 @@ class ValueRouting(StreamKernel):
         for stream, value, total in zip((self.plus, self.minus), self.values, self.totals, strict=True):
             keys = self.node.map.adjoint(mass * stream.coefficient(measure), self.weight, value.shape) * value
             states = self.node.back(keys, self.scope, total.shape)
-            sent.append(states / total.masked_fill(total == 0, 1.0))
+            sent.append(states / total.masked_fill(is_empty(total), 1.0))
         return (self.projection.pull(sent[0], sent[1]),)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.kernel import Kernel, Measure
-from backplay.kernels.streams import Contributions, Stream, StreamKernel
+from backplay.kernels.streams import Contributions, Stream, StreamKernel, is_empty
 from backplay.network.linear import LinearMap
 
 
@@ -51,7 +51,7 @@ class Sharing(Kernel):
     def __init__(self, linear: LinearMap, weight: Tensor, value: Tensor) -> None:
         self.linear, self.weight, self.value = linear, weight, value
         total = linear.apply(value, weight)
-        self.inverse = torch.where(total > 0, 1 / total, 0)
+        self.inverse = torch.where(is_empty(total), 0, 1 / total)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         back = self.linear.adjoint(mass * self.inverse, self.weight, self.value.shape)

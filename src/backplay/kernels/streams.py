@@ -93,6 +93,11 @@ class ByProduct:
         return up.pull(on_plus, on_minus) + down.pull(on_plus, on_minus)
 
 
+def is_empty(total: Tensor) -> Tensor:
+    """Sums of non-negative terms that are 0, or so small that their inverse overflows (S16)."""
+    return total < torch.finfo(total.dtype).tiny
+
+
 @dataclass
 class Stream:
     """One stream state of every output: what it pays out and where the rest goes (S13, S15, S16)."""
@@ -115,16 +120,16 @@ class Stream:
 
     def share(self, part: Tensor) -> Tensor:
         """Probability of entering the stream and leaving by a part of `aside`; an empty stream is all outside."""
-        return self.entry * torch.where(self.total == 0, 1.0, part / self._denominator())
+        return self.entry * torch.where(is_empty(self.total), 1.0, part / self._denominator())
 
     def leak(self) -> Tensor | float:
         """Probability of entering the stream and leaving through the bias."""
-        return 0.0 if self.absorbed is None else torch.where(self.total == 0, 0, self.share(self.absorbed))
+        return 0.0 if self.absorbed is None else torch.where(is_empty(self.total), 0, self.share(self.absorbed))
 
     def _denominator(self) -> Tensor:
         denominator = self.total + self.aside
         # an empty stream without outside option: its contributions are 0, so any denominator serves
-        return denominator.masked_fill_(denominator == 0, 1.0)
+        return denominator.masked_fill_(is_empty(denominator), 1.0)
 
 
 class StreamKernel(Kernel):

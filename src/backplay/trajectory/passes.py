@@ -11,7 +11,7 @@ from torch import Tensor
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.mass import Mass
-from backplay.network.nodes import Input
+from backplay.network.nodes import Affine, Input, Norm
 
 
 @dataclass
@@ -46,7 +46,9 @@ def pull(
             if done is not None:
                 done(node)
             continue
-        mass = masses[node] = masses[node].normalised()
+        if isinstance(node, (Affine, Norm, Input)):  # between these, masses change by small factors only
+            masses[node] = masses[node].normalised()
+        mass = masses[node]
         if isinstance(node, Input):
             break
         step = kernel(node)
