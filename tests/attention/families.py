@@ -60,7 +60,13 @@ def timm_levit(fused=True):
     from timm.models.levit import Levit
 
     return Levit(
-        img_size=64, embed_dim=(16, 24, 32), key_dim=4, depth=(1, 1, 1), num_heads=(2, 3, 4), num_classes=5, attn_ratio=2
+        img_size=64,
+        embed_dim=(16, 24, 32),
+        key_dim=4,
+        depth=(1, 1, 1),
+        num_heads=(2, 3, 4),
+        num_classes=5,
+        attn_ratio=2,
     )
 
 
@@ -207,9 +213,7 @@ NAMED = {
     "convnext_tiny": Family(named("convnext_tiny"), 64),
     "vit_tiny_patch16_224": Family(from_timm("vit_tiny_patch16_224", img_size=64), 64, 12, True),
     "deit_tiny_patch16_224": Family(from_timm("deit_tiny_patch16_224", img_size=64), 64, 12, True),
-    "deit_tiny_distilled_patch16_224": Family(
-        from_timm("deit_tiny_distilled_patch16_224", img_size=64), 64, 12, True
-    ),
+    "deit_tiny_distilled_patch16_224": Family(from_timm("deit_tiny_distilled_patch16_224", img_size=64), 64, 12, True),
     "deit3_small_patch16_224": Family(from_timm("deit3_small_patch16_224", img_size=64), 64, 12, True),
     "beit_base_patch16_224": Family(from_timm("beit_base_patch16_224", img_size=64, depth=3), 64, 3, True),
     "eva02_tiny_patch14_224": Family(from_timm("eva02_tiny_patch14_224", img_size=56), 56, 12, True),

@@ -311,8 +311,6 @@ def test_spelled_out(name):
     compare(model, twin, x, 1)
 
 
-
-
 @pytest.mark.parametrize("make", [lambda: nn.LayerNorm(8), lambda: nn.LayerNorm((4, 8)), lambda: nn.GroupNorm(2, 4)])
 def test_norm_operators(make):
     """The fused operators have the same kernel as their spelled-out forms: γ/s, statistics detached."""

@@ -204,7 +204,9 @@ class Block(nn.Module):
             for name, parameter in self.named_parameters():
                 values = generator.integers(-12, 13, size=tuple(parameter.shape)) / 8.0
                 if name.startswith("norm") and name.endswith("weight"):
-                    values = generator.uniform(0.5, 1.5, parameter.shape) * generator.choice([-1, 1, 1], parameter.shape)
+                    values = generator.uniform(0.5, 1.5, parameter.shape) * generator.choice(
+                        [-1, 1, 1], parameter.shape
+                    )
                 values[generator.random(values.shape) < zeros] = 0.0
                 parameter.copy_(torch.as_tensor(values))
         return self

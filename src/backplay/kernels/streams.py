@@ -66,9 +66,9 @@ class ByProduct:
     def sums(self, net: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = self.linear.apply(self.value.abs(), self.magnitude)
         net = self.linear.apply(self.value, self.weight) if net is None else net
-        plus, minus = (total + net) / 2, (total - net) / 2
-        self.exact = not bool((torch.minimum(plus, minus) >= CANCELLATION * total).all())
-        return self._exact_sums() if self.exact else (plus, minus)
+        # the smaller stream is (total − |net|)/2
+        self.exact = not bool((net.abs() <= (1 - 2 * CANCELLATION) * total).all())
+        return self._exact_sums() if self.exact else ((total + net).mul_(0.5), (total - net).mul_(0.5))
 
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
         shape = self.value.shape
@@ -76,7 +76,7 @@ class ByProduct:
             return self._exact_pull(on_plus, on_minus)
         both = self.linear.adjoint(on_plus + on_minus, self.magnitude, shape)
         net = self.linear.adjoint(on_plus - on_minus, self.weight, shape)
-        return (self.value.abs() * both + self.value * net) / 2
+        return both.mul_(self.value.abs()).addcmul_(self.value, net).mul_(0.5)
 
     def _parts(self) -> tuple[ByWeight, ByWeight]:
         """Non-negative and negated negative values, as two sets of contributions by weight."""
@@ -128,6 +128,8 @@ class Stream:
 
     def _denominator(self) -> Tensor:
         denominator = self.total + self.aside
+        if not bool(is_empty(self.aside).any()):
+            return denominator
         # an empty stream without outside option: its contributions are 0, so any denominator serves
         return denominator.masked_fill_(is_empty(denominator), 1.0)
 
