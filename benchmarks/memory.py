@@ -69,7 +69,8 @@ def measure(what: str) -> dict[str, float]:
             game.attribute(x, 0)
         prepared = network.weights().nbytes()
     parameters = sum(p.nbytes for p in model.parameters())
-    return {k: v / 1e6 for k, v in dict(peak=peak.bytes - loaded, prepared=prepared, parameters=parameters).items()}
+    found = {"peak": peak.bytes - loaded, "prepared": prepared, "parameters": parameters}
+    return {name: size / 1e6 for name, size in found.items()}
 
 
 def main() -> None:

@@ -1,7 +1,22 @@
 """backplay explains neural networks by playing them backward."""
 
 from backplay.errors import BackplayError
-from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose, moments
+from backplay.games import (
+    PRESETS as presets,
+)
+from backplay.games import (
+    Decomposition,
+    Occupation,
+    Play,
+    Preset,
+    Reynolds,
+    RoutingGame,
+    StoppingGame,
+    decompose,
+    moments,
+    preset,
+    sweep,
+)
 from backplay.network import Network, Node, capture
 
 __version__ = "0.1.0"
@@ -13,9 +28,14 @@ __all__ = [
     "Node",
     "Occupation",
     "Play",
+    "Preset",
+    "Reynolds",
     "RoutingGame",
     "StoppingGame",
     "capture",
     "decompose",
     "moments",
+    "preset",
+    "presets",
+    "sweep",
 ]

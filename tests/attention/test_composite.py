@@ -102,12 +102,8 @@ LAYOUTS = {
 def effective(model, weights):
     """W^eff_{(q,hd),(k,e)} = A_qk W_V, eq:attn-composite-weight, and the projection's rows: (S·inner, S·D)."""
     value = model.v.weight.detach().numpy()
-    spread = np.concatenate(
-        [
-            value.reshape(model.groups, model.features, WIDTH)[h * model.groups // model.heads]
-            for h in range(model.heads)
-        ]
-    )
+    serves = np.arange(model.heads) * model.groups // model.heads  # the value head of each query head
+    spread = value.reshape(model.groups, model.features, WIDTH)[serves].reshape(-1, WIDTH)
     heads = np.repeat(np.arange(model.heads), model.features)
     dense = np.einsum("jqk,je->qjke", weights[heads], spread)
     return dense.reshape(TOKENS * len(spread), TOKENS * WIDTH)

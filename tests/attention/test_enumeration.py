@@ -32,6 +32,7 @@ FORMS = {
     "no projection, spelled out": Form(values="raw", width=4, spelling="matmul", mlp=False),
     "non-negative values": Form(values="relu"),
     "talking heads": Form(talking=True, spelling="matmul"),
+    "talking heads, non-negative values": Form(talking=True, values="relu", spelling="matmul", mlp=False),
 }
 COMPOSITE = [name for name, form in FORMS.items() if form.values == "projection" and not form.talking]
 PLAIN = [name for name in FORMS if name not in COMPOSITE]
@@ -73,12 +74,12 @@ def compare(play, outcomes, samples, targets):
     for path, n in samples[0].paths.items():
         occupation = play.occupation(path)
         expected = np.stack([o.occupation[n] for o in outcomes])
-        largest = expected.max()
+        largest = expected.max() + 1e-6  # a unit of mass stands at the root, so rounding leaves 1e-17 of it anywhere
         for player, found in ((PLUS, occupation.plus), (MINUS, occupation.minus)):
             found = unscaled(found, occupation.log_scale)
             assert_near(found, expected[:, player], scale=largest, what=f"Γ of player {player} at {path}")
         difference = np.stack([o.difference(n) for o in outcomes])
-        scale = np.abs(difference).max() + 1e-3 * largest
+        scale = np.abs(difference).max() + 1e-3 * largest + 1e-6
         signed = unscaled(occupation.difference, occupation.difference_log_scale)
         assert_near(signed, difference, scale=scale, what=f"Γ₊ − Γ₋ at {path}")
         marginal = np.stack([o.marginal[n] for o in outcomes])
@@ -106,7 +107,7 @@ def play_routing(block, network, x, samples, targets, options):
         compare(game.play(block.shaped(x), targets), outcomes, samples, targets)
         relevance = np.stack([o.difference(0) for o in outcomes])
         relevance *= np.array([s.values[-1][t] for s, t in zip(samples, targets, strict=True)])[:, None]
-        scale = np.abs(relevance).max() + 1e-3 * max(o.occupation[0].max() for o in outcomes)
+        scale = np.abs(relevance).max() + 1e-3 * max(o.occupation[0].max() for o in outcomes) + 1e-6
         assert_near(game.attribute(block.shaped(x), targets), relevance, scale=scale, what="attribute")
     return outcomes
 

@@ -1,4 +1,4 @@
-"""The Stopping Game through attention is the gradient of the network with its oracles held fixed (S9, thm:deriv-occ)."""
+"""The Stopping Game through attention: the gradient of the network with its oracles held fixed (S9, thm:deriv-occ)."""
 
 import pytest
 import torch

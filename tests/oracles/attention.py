@@ -331,7 +331,9 @@ class Reader:
         value = matrix @ sample.values[source]
         kind = "composite" if composite else "mix"
         non_negative = form.values == "relu" and not form.talking
-        return sample.add("attend", kind, (source,), (length, INNER), value, non_negative, weight=matrix)
+        return sample.add(
+            "attend", kind, (source,), (length, INNER), value, non_negative, weight=matrix, signed=form.talking
+        )
 
     def read(self):
         form, sample = self.form, self.sample
@@ -408,6 +410,10 @@ class RoutingWalk(Routing):
         if node.data["name"] != "gelu":
             return super().gate(node, state)
         return gelu_moves(self, node, state)
+
+    def mix(self, node, state):
+        """S18, S23: weights that are further linear maps of a softmax may be signed, whatever their numbers are."""
+        return self.affine(node, state) if node.data.get("signed") else super().mix(node, state)
 
     def composite(self, node, state):
         if len(state) == 5:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -18,12 +17,12 @@ from backplay.games.play import Play
 from backplay.kernels.kernel import Kernel
 from backplay.network import Network, Node, capture
 from backplay.network.nodes import Gate
-from backplay.network.weights import Weights
 from backplay.values.forward import Values
 from backplay.values.gates import normal_cdf
 from backplay.values.moments import Moments
 from backplay.values.observed import entropy_shift
 from backplay.values.risk import lower_confidence
+from backplay.values.shared import Shared
 
 M = TypeVar("M", bound=Modes)
 
@@ -79,6 +78,10 @@ class Game(ABC, Generic[M]):
         twin._board = self._board
         return twin
 
+    def to_dict(self) -> dict[str, Any]:
+        """The game's keywords as a plain dict, for configurations: `type(game)(model, **game.to_dict())`."""
+        return self.modes.to_dict()
+
     def __repr__(self) -> str:
         model = self._board.model
         name = type(model.model if isinstance(model, Network) else model).__name__
@@ -91,7 +94,7 @@ class Game(ABC, Generic[M]):
 
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
         """Solve the game on an input: values, kernels and the difference pass."""
-        network, inputs = self._inputs(x, additional_forward_args)
+        network, inputs = self.prepare(x, additional_forward_args)
         with torch.inference_mode(False), torch.no_grad():
             return Play(self, network, inputs, target)
 
@@ -106,7 +109,7 @@ class Game(ABC, Generic[M]):
 
         With `return_convergence_delta` also (B,) the sum of the map minus the target's logit.
         """
-        network, inputs = self._inputs(x, additional_forward_args)
+        network, inputs = self.prepare(x, additional_forward_args)
         with torch.inference_mode(False), torch.no_grad():
             play = Play(self, network, inputs, target, keep=False)
             result = play.attribution()
@@ -114,7 +117,8 @@ class Game(ABC, Generic[M]):
                 return result
             return result, result.flatten(1).sum(1) - play.value
 
-    def _inputs(self, x: Inputs, extra: Any) -> tuple[Network, dict[Any, Any]]:
+    def prepare(self, x: Inputs, extra: Any = None) -> tuple[Network, dict[Any, Any]]:
+        """The captured network, and the forward arguments checked against it."""
         keywords = read_inputs(x, extra)
         network = self._board.get(keywords)
         return network, network.check(keywords)
@@ -122,7 +126,7 @@ class Game(ABC, Generic[M]):
     # ---------------------------------------------------------------- what players know
 
     @abstractmethod
-    def values(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+    def values(self, shared: Shared) -> Values:
         """Forward values of the game, with what its players observe."""
 
     def pre_activation(self, gate: Gate, values: Values) -> Tensor:
@@ -141,12 +145,7 @@ class Game(ABC, Generic[M]):
             z = z + self.modes.risk * values.moments.variance(gate.operand).sqrt()
         return normal_cdf(z / self.modes.gate_noise)
 
-    def filter_for_noise(self, values: Values) -> None:
-        """Filter variances where risk reads them."""
-        if self.modes.risk != 0:
-            values.moments = Moments(values, self.modes.input_variance).advance()
-
-    def risk_forward(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+    def risk_forward(self, shared: Shared) -> Values:
         """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (ablation A2)."""
 
         def deform(node: Node, values: Values) -> Tensor | None:
@@ -158,7 +157,7 @@ class Game(ABC, Generic[M]):
             variance = values.moments.variance(node.operand)
             return lower_confidence(node, values[node.operand], variance, self.modes.risk, values)
 
-        values = Values(network, inputs, weights, deform)
+        values = shared.deformed(deform)
         if values.moments is not None:
             values.moments.advance()
         return values

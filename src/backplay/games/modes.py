@@ -69,7 +69,9 @@ class StoppingModes(Modes):
         if self.softplus is not None:
             check_number("softplus", self.softplus, 0, strict=True)
             if self.risk != 0:
-                raise KeywordError(f"softplus={self.softplus!r} and risk={self.risk!r} both replace the activations; use one.")
+                raise KeywordError(
+                    f"softplus={self.softplus!r} and risk={self.risk!r} both replace the activations; use one."
+                )
         check_choice("multiply_by_input", self.multiply_by_input, (False, True))
 
 

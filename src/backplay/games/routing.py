@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,16 +17,15 @@ from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
 from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
-from backplay.network import Network
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Overlay, Product, Sum
-from backplay.network.weights import Weights
 from backplay.values.forward import Values
 from backplay.values.gates import accurate_tail, replay, routing_probability
 from backplay.values.moments import Moments
 from backplay.values.observed import Observed
 from backplay.values.risk import averse_weights, lower_confidence
+from backplay.values.shared import Shared
 
 
 class RoutingGame(Game[RoutingModes]):
@@ -38,16 +36,17 @@ class RoutingGame(Game[RoutingModes]):
 
     modes_type: ClassVar[type[Modes]] = RoutingModes
 
-    def values(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+    def values(self, shared: Shared) -> Values:
         modes = self.modes
+        uncertain = modes.risk != 0 or modes.attention_risk != 0
+        if modes.risk_forward and modes.risk != 0:
+            return self.risk_forward(shared)
         if modes.tau_forward and modes.tau != 1:
-            values = Values(network, inputs, weights, self._tempered_forward)
-        elif modes.risk_forward and modes.risk != 0:
-            return self.risk_forward(network, inputs, weights)
+            values = shared.deformed(self._tempered_forward)
+            values.moments = Moments(values, modes.input_variance).advance() if uncertain else None
         else:
-            values = Values(network, inputs, weights)
-        if modes.risk != 0 or modes.attention_risk != 0:
-            values.moments = Moments(values, modes.input_variance).advance()
+            values = shared.values()
+            values.moments = shared.moments(modes.input_variance) if uncertain else None
         if modes.risk != 0 or modes.entropy_bias != 0 or modes.tau > 1:
             values.observed = Observed(values, lambda gate: self._shown(gate, values))
         return values
@@ -68,7 +67,9 @@ class RoutingGame(Game[RoutingModes]):
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
         """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
         tau = self.modes.tau
-        if not isinstance(node, Affine) or (isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights):
+        if not isinstance(node, Affine) or (
+            isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
+        ):
             return None
         if isinstance(node, Attention) and node.projection is not None:
             keys = self._keys(node, values)

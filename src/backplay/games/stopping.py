@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,12 +14,11 @@ from backplay.games.structure import structural_kernel
 from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.prepared import reality, signed_weight, stopping_total
-from backplay.network import Network
 from backplay.network.nodes import Affine, Diagonal, Gate, Node, Norm, Overlay, Product, Sum
-from backplay.network.weights import Weights
 from backplay.values.decomposition import softplus_forward
 from backplay.values.forward import Values
 from backplay.values.gates import stopping_slope
+from backplay.values.shared import Shared
 
 
 class StoppingGame(Game[StoppingModes]):
@@ -31,14 +29,11 @@ class StoppingGame(Game[StoppingModes]):
 
     modes_type: ClassVar[type[Modes]] = StoppingModes
 
-    def values(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+    def values(self, shared: Shared) -> Values:
         if self.modes.softplus is not None:
-            return Values(network, inputs, weights, softplus_forward(self.modes.softplus))
-        if self.modes.risk != 0:  # each activation is replaced by V_λ in the game's own forward pass
-            return self.risk_forward(network, inputs, weights)
-        values = Values(network, inputs, weights)
-        self.filter_for_noise(values)
-        return values
+            return shared.deformed(softplus_forward(self.modes.softplus))
+        # with risk, each activation is replaced by V_λ in the game's own forward pass
+        return shared.values() if self.modes.risk == 0 else self.risk_forward(shared)
 
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:

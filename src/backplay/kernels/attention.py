@@ -55,7 +55,8 @@ class GradientBlock(Kernel):
 
     def __init__(self, node: Attention, scope: Scope) -> None:
         self.node, self.scope = node, scope
-        self.carriers = (_common_input(node),)
+        self.source = _common_input(node)
+        self.carriers = (self.source,)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if measure is not DIFFERENCE:
@@ -63,7 +64,7 @@ class GradientBlock(Kernel):
                 "attention='gradient' has no kernel, so there is no walk: only attribute() works with it; "
                 "use attention='value' for occupation, marginals and distances."
             )
-        source, out = self.carriers[0], self.scope[self.node]
+        source, out = self.source, self.scope[self.node]
         with torch.inference_mode(False), torch.enable_grad():
             x = self.scope[source].detach().clone().requires_grad_()
             (back,) = torch.autograd.grad(

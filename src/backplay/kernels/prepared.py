@@ -51,8 +51,10 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
             return weight.clamp(min=0), (-weight).clamp(min=0), scale
         return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
 
-    batch = values.batch if isinstance(node.map, Averaging) else None
-    return _prepared(node, values, ("split", tau, batch), make)
+    key = ("split", tau, values.batch if isinstance(node.map, Averaging) else None)
+    if tau != 1:
+        values.weights.only((node, key), (node, "tempered"))
+    return _prepared(node, values, key, make)
 
 
 def _prepared(node: Affine, values: Values, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -103,7 +105,9 @@ def reality(node: Node, values: Values) -> Tensor | None:
     for operand in node.inputs:
         value = values[operand]
         mask = reality(operand, values)
-        masks.append(torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask)
+        masks.append(
+            torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask
+        )
     return node.move(masks, values, constant=1.0)
 
 

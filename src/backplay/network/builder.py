@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from backplay.network.nodes import Diagonal, Input, Node, Oracle, Ref, Scope, Wire
+from backplay.network.nodes import Diagonal, Input, Node, Ref, Scope, Wire
 
 
 @dataclass
@@ -213,23 +213,14 @@ def constant(value: Any) -> Callable[[Scope], Tensor]:
 
 
 Lowering = Callable[[Builder, Call], Any]
-_LOWERINGS: dict[str, Lowering] = {}
+LOWERINGS: dict[str, Lowering] = {}
 
 
 def lowers(*names: str) -> Callable[[Lowering], Lowering]:
     """Register the function that turns calls of these operators into nodes."""
 
     def register(function: Lowering) -> Lowering:
-        _LOWERINGS.update(dict.fromkeys(names, function))
+        LOWERINGS.update(dict.fromkeys(names, function))
         return function
 
     return register
-
-
-def lower(builder: Builder, call: Call) -> Any:
-    """The node of a live call; an operator without a kind becomes an oracle that must not carry mass."""
-    found = _LOWERINGS.get(call.operator)
-    result = found(builder, call) if found else None
-    if result is None:
-        return builder.add(Oracle(call.function, call.args, operator=call.operator, unsupported=True))
-    return result

@@ -14,9 +14,10 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError
-from backplay.network import lowering, operators  # noqa: F401 (registers the lowerings)
-from backplay.network.builder import Builder, functional, lower
+from backplay.network import operators
+from backplay.network.builder import Builder, functional
 from backplay.network.graph import Network, check_tensor, evaluation, logits_of
+from backplay.network.lowering import lower
 from backplay.network.nodes import Input, Node, Ref
 
 Example = Tensor | Mapping[Any, Any]
@@ -211,7 +212,9 @@ def _inline(node: fx.Node, builder: Builder) -> Any:
     args = [builder.lower(a) for a in node.args]
     position = next((k for k, a in enumerate(args) if isinstance(a, fx.GraphModule)), None)
     if position is None or "wrap" not in str(node.target):
-        raise CaptureError(f"the higher-order operator {node.target} has no kind; rewrite that part with tensor operations.")
+        raise CaptureError(
+            f"the higher-order operator {node.target} has no kind; rewrite that part with tensor operations."
+        )
     inner = args[position]
     placeholders = inner.graph.find_nodes(op="placeholder")
     builder.values.update(zip(placeholders, args[position + 1 :], strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -22,7 +22,7 @@ from backplay.network.weights import Weights, fingerprints
 
 
 @contextmanager
-def evaluation(model: nn.Module) -> Iterator[None]:
+def evaluation(model: nn.Module) -> Generator[None]:
     """Eval mode for a while; every submodule gets its own mode back."""
     training = [m for m in model.modules() if m.training]
     try:
@@ -106,7 +106,11 @@ class Network:
         constants: dict[Any, Any] = {}
         for spec in self._specs:
             target = _own_name(str(spec.target))
-            value = tensors[target].detach() if target in tensors else self._lifted[str(spec.target)].to(device)
+            value = (
+                tensors[target].detach()
+                if target in tensors
+                else torch.as_tensor(self._lifted[str(spec.target)]).to(device)
+            )
             constants[Ref(spec.arg.name)] = value
         return constants
 
@@ -242,7 +246,7 @@ def _execute(statement: Statement, scope: Mapping[Any, Any]) -> Any:
 def _substitute(expression: Any, batch: int) -> Any:
     if isinstance(expression, (int, float)):
         return expression
-    value = expression.subs({s: batch for s in expression.free_symbols})
+    value = expression.subs(dict.fromkeys(expression.free_symbols, batch))
     return int(value) if value.is_integer else float(value)
 
 
@@ -310,7 +314,9 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
         found = Layout.of(_fill_constants(node.move(owners, scope)) - 1, batch)
         if found is not None:
             return found
-        raise CaptureError(f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow.")
+        raise CaptureError(
+            f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
+        )
     source = node.inputs[0].layout
     dims = [d for d, s in enumerate(builder.traced[node]) if not isinstance(s, int)]
     dim = dims[0] if dims else source.dim

@@ -146,5 +146,4 @@ def transpose(function: Callable[..., Tensor], y: Tensor, *shapes: torch.Size) -
         out = function(*operands)
         if not out.requires_grad:  # no element of any operand reaches the output
             return tuple(torch.zeros(shape, dtype=y.dtype, device=y.device) for shape in shapes)
-        results = torch.autograd.grad(out, operands, y, allow_unused=True, materialize_grads=True)
-    return results
+        return torch.autograd.grad(out, operands, y, allow_unused=True, materialize_grads=True)

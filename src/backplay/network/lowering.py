@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backplay.network import operators
 from backplay.network.attention import mixing_einsum, mixing_matmul
-from backplay.network.builder import Builder, Call, constant, lowers
+from backplay.network.builder import LOWERINGS, Builder, Call, constant, lowers
 from backplay.network.elementwise import common_ancestor, is_statistic
 from backplay.network.linear import Averaging, Contraction, Convolution, Dense, Resampling
 from backplay.network.nodes import (
@@ -28,6 +28,15 @@ from backplay.network.nodes import (
     Sum,
     Wire,
 )
+
+
+def lower(builder: Builder, call: Call) -> Any:
+    """The node of a live call; an operator without a kind becomes an oracle that must not carry mass."""
+    found = LOWERINGS.get(call.operator)
+    result = found(builder, call) if found else None
+    if result is None:
+        return builder.add(Oracle(call.function, call.args, operator=call.operator, unsupported=True))
+    return result
 
 
 @lowers(*operators.GATES)
@@ -350,9 +359,7 @@ def _composite(builder: Builder, call: Call, operand: Node) -> Node:
     return builder.add(node)
 
 
-def _detached_factor(
-    builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool
-) -> Node:
+def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool) -> Node:
     """`x · statistic` or `x / statistic`: a norm."""
     statistic = factors[narrow]
     node = Norm(torch.div if divides else torch.mul, factors, operator=call.operator)
@@ -421,12 +428,13 @@ def _predecessors(call: Call, x: Tensor) -> Tensor | float:
         return counts
     if call.operator in ("mean", "sum"):
         return x.numel() / call.function(x, *call.args[1:]).numel()
-    geometry = [call[k] or None if k == "stride" else call[k] for k in ("kernel_size", "stride", "padding", "ceil_mode")]
+    kernel, stride = call["kernel_size"], call["stride"] or call["kernel_size"]
+    padding, ceil = call["padding"], call["ceil_mode"]
+    ones = torch.ones_like(x)
     if call.operator == "avg_pool1d":
-        kernel, stride, padding, ceil = geometry
-        flat = (1, *kernel), (1, *(stride or kernel)), (0, *padding)
-        return function.avg_pool2d(torch.ones_like(x)[..., None, :], *flat, ceil, True, 1)[..., 0, :]
-    return getattr(function, call.operator)(torch.ones_like(x), *geometry, True, 1)
+        flat = (1, *kernel), (1, *stride), (0, *padding)
+        return function.avg_pool2d(ones[..., None, :], *flat, ceil, True, 1)[..., 0, :]
+    return getattr(function, call.operator)(ones, kernel, stride, padding, ceil, True, 1)
 
 
 @lowers(*operators.RESAMPLINGS)
@@ -438,7 +446,9 @@ def resampling(builder: Builder, call: Call) -> Node | None:
     matrices: list[Tensor] = []
     for axis, size in enumerate(sizes):
         # a channel for each input position of this axis, constant along the others: the response is the matrix
-        probe = torch.eye(size, dtype=torch.float64).view([1, size] + [size if a == axis else 1 for a in range(len(sizes))])
+        probe = torch.eye(size, dtype=torch.float64).view(
+            [1, size] + [size if a == axis else 1 for a in range(len(sizes))]
+        )
         probe = probe.expand(1, size, *sizes)
         response = call.function(probe, *call.args[1:])[0]
         matrices.append(response.movedim(axis + 1, 1).flatten(2)[:, :, 0].T.contiguous())

@@ -66,7 +66,7 @@ def rerun(node: Node, changed: Mapping[Node, Any], scope: Scope) -> Any:
 
     def depends(inner: Node) -> bool:
         if inner not in touched:
-            touched[inner] = inner in known or any([depends(n) for n in inner.inputs])
+            touched[inner] = inner in known or any(depends(n) for n in inner.inputs)
         return touched[inner]
 
     def value(inner: Node) -> None:

@@ -19,13 +19,13 @@ GATES = {
     "hardswish": "hardswish",
     "mish": "mish",
     "softplus": "softplus",
-} | {
-    name: "other"
-    for name in (
+} | dict.fromkeys(
+    (
         "elu selu celu sigmoid hardsigmoid tanh log_sigmoid softsign tanhshrink softshrink hardshrink threshold "
         "exp expm1 log log1p log2 sqrt rsqrt square abs sin cos erf atan reciprocal sinh cosh asinh exp2"
-    ).split()
-}
+    ).split(),
+    "other",
+)
 
 # gates whose output a product treats as a detached factor (S17)
 FACTOR_GATES = frozenset({"sigmoid", "hardsigmoid", "silu", "gelu"})
@@ -95,7 +95,5 @@ OTHERS = frozenset(
 )
 
 SUPPORTED = tuple(
-    sorted(
-        set(GATES) | WIRES | AVERAGES | RESAMPLINGS | CONVOLUTIONS | POOLS | NORMS | ARITHMETIC | OTHERS
-    )
+    sorted(set(GATES) | WIRES | AVERAGES | RESAMPLINGS | CONVOLUTIONS | POOLS | NORMS | ARITHMETIC | OTHERS)
 )

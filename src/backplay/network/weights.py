@@ -73,6 +73,7 @@ class Weights:
     prints: dict[str, Fingerprint]
     constants: dict[Any, Any]
     _prepared: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
+    _latest: dict[Hashable, Hashable] = field(default_factory=dict[Hashable, Hashable])
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def fresh(self, prints: dict[str, Fingerprint]) -> bool:
@@ -84,6 +85,14 @@ class Weights:
             if key not in self._prepared:
                 self._prepared[key] = make()
             return self._prepared[key]
+
+    def only(self, keep: Hashable, group: Hashable) -> None:
+        """Of a group of variants, keep the latest alone: a sweep over temperatures would fill the memory."""
+        with self._lock:
+            earlier = self._latest.get(group)
+            if earlier is not None and earlier != keep:
+                self._prepared.pop(earlier, None)
+            self._latest[group] = keep
 
     def nbytes(self) -> int:
         """Memory of the prepared tensors."""

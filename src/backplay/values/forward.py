@@ -39,6 +39,13 @@ class Values(Mapping[Any, Any]):
                 value = None if deform is None else deform(node, self)
                 self._scope[node] = node.run(self._scope) if value is None else value
 
+    def twin(self) -> Values:
+        """The same values, to be forgotten apart."""
+        other = object.__new__(Values)
+        other.__dict__ |= self.__dict__
+        other._scope, other.observed = dict(self._scope), other
+        return other
+
     def __getitem__(self, key: Any) -> Any:
         return self._scope[key]
 

@@ -15,7 +15,7 @@ from backplay.errors import UnsupportedError
 from backplay.network import Node
 from backplay.network.attention import Attention
 from backplay.network.linear import Averaging
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Product, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Sum, Wire
 from backplay.values.forward import Values
 from backplay.values.gates import normal_cdf, replay
 
@@ -38,7 +38,7 @@ class Moments(Mapping[Any, Moment]):
     """
 
     def __init__(self, values: Values, input_variance: float, mean: Literal["real", "filtered"] = "real") -> None:
-        self.network, self.values = values.network, values
+        self.network, self.real = values.network, values
         self._filtered, self._input_variance = mean == "filtered", input_variance
         self._means: dict[Node, Tensor] = {}
         self._variances: dict[Node, Tensor] = {}
@@ -49,7 +49,7 @@ class Moments(Mapping[Any, Moment]):
         while self._seen < len(self.network.nodes) and self.network.nodes[self._seen] is not until:
             node = self.network.nodes[self._seen]
             if isinstance(node, Input):
-                self._variances[node] = torch.full_like(self.values[node], self._input_variance)
+                self._variances[node] = torch.full_like(self.real[node], self._input_variance)
             else:
                 self._step(node)
             self._seen += 1
@@ -76,22 +76,22 @@ class Moments(Mapping[Any, Moment]):
         return self._variances[node]
 
     def _mean(self, node: Node) -> Tensor:
-        return self._means.get(node, self.values[node])
+        return self._means[node] if node in self._means else self.real[node]
 
     def _step(self, node: Node) -> None:
         if any(n not in self._variances for n in node.carriers) or not node.carriers:
             return  # an oracle: its value is told, not filtered
         if isinstance(node, Gate):
-            mean, variance = gate_moments(node, self._mean(node.operand), self._variances[node.operand], self.values)
+            mean, variance = gate_moments(node, self._mean(node.operand), self._variances[node.operand], self.real)
             self._means[node] = mean
         else:
             variance = self._linear(node)
             if self._filtered:
-                self._means[node] = node.run(_Scope(self._means, self.values))
+                self._means[node] = node.run(Overlay(self._means, self.real))
         self._variances[node] = variance
 
     def _linear(self, node: Node) -> Tensor:
-        values, variances = self.values, self._variances
+        values, variances = self.real, self._variances
         match node:
             case Affine():
                 return _through_squares(node, variances[node.operand], values)
@@ -113,22 +113,6 @@ class Moments(Mapping[Any, Moment]):
                 return node.move([variances[n] for n in node.inputs], values)
             case _:
                 raise AssertionError(f"no moments for {node!r}")
-
-
-class _Scope(Mapping[Any, Any]):
-    """Filtered means where there are some, else values and constants."""
-
-    def __init__(self, means: Mapping[Any, Any], values: Mapping[Any, Any]) -> None:
-        self.means, self.values_ = means, values
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.means[key] if key in self.means else self.values_[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.values_)
-
-    def __len__(self) -> int:
-        return len(self.values_)
 
 
 def _through_squares(node: Affine, variance: Tensor, values: Values) -> Tensor:

@@ -21,7 +21,7 @@ class Observed(Mapping[Any, Any]):
     affine nodes reset to the real pre-activation. Backward only: the forward pass stays as it is."""
 
     def __init__(self, values: Values, shown: Shown) -> None:
-        self.values = values
+        self.real = values
         self._changed: dict[Node, Tensor] = {}
         for node in values.network.nodes:
             if isinstance(node, Gate):
@@ -36,28 +36,28 @@ class Observed(Mapping[Any, Any]):
     def _handed_on(self, node: Node) -> Tensor:
         match node:
             case Norm() | Diagonal():
-                scale = node.scale(self.values).to(self.values[node].dtype) if node.scale is not None else 1.0
-                return self.values[node] + scale * (self[node.operand] - self.values[node.operand])
+                scale = node.scale(self.real).to(self.real[node].dtype) if node.scale is not None else 1.0
+                return self.real[node] + scale * (self[node.operand] - self.real[node.operand])
             case Max() if node.winner is not None:
-                return self[node.inputs[0]].flatten()[node.winner(self.values[node.inputs[0]])]
+                return self[node.inputs[0]].flatten()[node.winner(self.real[node.inputs[0]])]
             case Max():
                 left, right = node.inputs
-                return torch.where(self.values[left] >= self.values[right], self[left], self[right])
+                return torch.where(self.real[left] >= self.real[right], self[left], self[right])
             case Mix():
-                return node.map.apply(self[node.operand], node.weight(self.values))
+                return node.map.apply(self[node.operand], node.weight(self.real))
             case Product() | Sum() | Wire():
-                return node.run(Overlay({n: self[n] for n in node.carriers}, self.values))
+                return node.run(Overlay({n: self[n] for n in node.carriers}, self.real))
             case _:
                 raise AssertionError(f"{node!r} hands nothing on")
 
     def __getitem__(self, key: Any) -> Any:
-        return self._changed[key] if key in self._changed else self.values[key]
+        return self._changed[key] if key in self._changed else self.real[key]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.values)
+        return iter(self.real)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.real)
 
     def forget(self, node: Node) -> None:
         """Free what nobody will ask for again."""

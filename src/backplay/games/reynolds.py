@@ -1,0 +1,185 @@
+"""Averages over transformed inputs (S36, app:equivariant-averaging): the Reynolds operator on maps."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backplay.errors import InputError, InputTypeError
+from backplay.games.inputs import Target
+from backplay.games.modes import check_number
+
+_CHUNK = 8  # draws that are played together
+_PATIENCE = 1.0  # seconds of work before progress is shown
+
+
+class Attributor(Protocol):
+    """A game, or anything else with its `attribute`."""
+
+    def attribute(self, x: Tensor, target: Target = None) -> Tensor: ...
+
+
+class Reynolds:
+    """The mean of a map over `n` random rotations, shifts and flips, each carried back by its inverse.
+
+    A map counts only where it is defined: what an inverse transform brings in from outside is left out. Whole-pixel
+    shifts and flips are exact; the target is fixed on the untransformed input; `seed` fixes every draw.
+    `noise > 0` adds variance-preserving noise, `x_t = (1−t) x + √(1−(1−t)²) ε` with `t ~ U[0, noise]`.
+
+    >>> Reynolds(RoutingGame(model), n=50).attribute(x)
+    """
+
+    def __init__(
+        self,
+        game: Attributor,
+        n: int = 50,
+        max_angle: float = 10.0,
+        max_shift: float = 0.05,
+        flip: float = 0.5,
+        noise: float = 0.0,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> None:
+        if not hasattr(game, "attribute"):
+            raise InputTypeError(f"Reynolds averages a game or an object with attribute(x, target), got {game!r}.")
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InputError(f"n={n!r} is out of range: it must be an integer >= 1.")
+        check_number("max_angle", max_angle, 0, high=180)
+        check_number("max_shift", max_shift, 0, high=1)
+        check_number("flip", flip, 0, high=1)
+        check_number("noise", noise, 0, high=1)
+        self.game, self.n, self.max_angle, self.max_shift = game, n, max_angle, max_shift
+        self.flip, self.noise, self.seed, self.progress = flip, noise, seed, progress
+
+    def __repr__(self) -> str:
+        words = f"n={self.n}, max_angle={self.max_angle}, max_shift={self.max_shift}, flip={self.flip}"
+        return f"Reynolds({self.game!r}, {words}, noise={self.noise}, seed={self.seed})"
+
+    def attribute(self, x: Tensor, target: Target = None) -> Tensor:
+        """The averaged map, in the shape of `x` (B, C, H, W)."""
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            raise InputError("Reynolds averages maps of images: the input must be a (B, C, H, W) tensor.")
+        maps = [self._one(image[None], self._fixed_target(x, target, k)) for k, image in enumerate(x)]
+        return torch.cat(maps)
+
+    def _fixed_target(self, x: Tensor, target: Target, k: int) -> Any:
+        """The target of sample `k` on the untransformed input."""
+        if target is None:
+            play: Any = getattr(self.game, "play", None)
+            if play is None:
+                raise InputError("give a target: this method cannot tell which one it would explain.")
+            return [int(play(x[k : k + 1]).target[0])]
+        if isinstance(target, (list, tuple, Tensor)) and not (isinstance(target, Tensor) and target.ndim == 0):
+            return target[k : k + 1]
+        return [int(target)]  # type: ignore[arg-type]
+
+    def _one(self, image: Tensor, target: Any) -> Tensor:
+        draws = self._draws(image)
+        total, weight = torch.zeros_like(image), torch.zeros_like(image[:, :1])
+        bar = _Progress(self.n, self.progress)
+        for start in range(0, self.n, _CHUNK):
+            chunk = range(start, min(start + _CHUNK, self.n))
+            moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
+            repeated = target if not isinstance(target, (list, tuple, Tensor)) else [target[0]] * len(chunk)
+            maps = self.game.attribute(moved, _as_target(repeated))
+            for k, single in zip(chunk, maps, strict=True):
+                back, valid = draws.undo(k, single[None])
+                total += back * valid
+                weight += valid
+            bar.show(chunk.stop)
+        return total / weight.clamp(min=1e-12)
+
+    def _noisy(self, moved: Tensor, draws: Draws, k: int) -> Tensor:
+        if self.noise == 0:
+            return moved
+        t = float(draws.time[k]) * self.noise
+        noise = torch.randn(moved.shape, generator=draws.generator, dtype=torch.float64).to(moved)
+        return (1 - t) * moved + math.sqrt(1 - (1 - t) ** 2) * noise
+
+    def _draws(self, image: Tensor) -> Draws:
+        return Draws(self, image.shape[-2:])
+
+
+def _as_target(repeated: Any) -> Any:
+    first = repeated[0]
+    return torch.stack([torch.as_tensor(t) for t in repeated]) if isinstance(first, Tensor) else repeated
+
+
+class Draws:
+    """The transforms of one average: angle, shift in pixels, flip and noise time of every draw."""
+
+    def __init__(self, wanted: Reynolds, size: torch.Size) -> None:
+        self.generator = torch.Generator().manual_seed(wanted.seed)
+        uniform = torch.rand(5, wanted.n, generator=self.generator, dtype=torch.float64)
+        self.angle = (2 * uniform[0] - 1) * math.radians(wanted.max_angle)
+        # whole pixels, so that a shift alone is exact
+        self.rows = torch.round((2 * uniform[1] - 1) * wanted.max_shift * size[0])
+        self.columns = torch.round((2 * uniform[2] - 1) * wanted.max_shift * size[1])
+        self.flipped = uniform[3] < wanted.flip
+        self.time = uniform[4]
+
+    def apply(self, k: int, image: Tensor) -> Tensor:
+        """Flip, rotate, shift."""
+        moved = image.flip(-1) if bool(self.flipped[k]) else image
+        moved = _rotate(moved, float(self.angle[k]))
+        return _shift(moved, int(self.rows[k]), int(self.columns[k]))
+
+    def undo(self, k: int, image: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse, and 1 where it is defined."""
+
+        def inverse(moved: Tensor) -> Tensor:
+            moved = _shift(moved, -int(self.rows[k]), -int(self.columns[k]))
+            moved = _rotate(moved, -float(self.angle[k]))
+            return moved.flip(-1) if bool(self.flipped[k]) else moved
+
+        ones = torch.ones_like(image[:, :1])
+        seen = inverse(self._visible(k, ones))
+        return inverse(image), (seen > 0.999).to(image.dtype)
+
+    def _visible(self, k: int, ones: Tensor) -> Tensor:
+        """Where the transformed image shows the original, and not the fill."""
+        return (self.apply(k, ones) > 0.999).to(ones.dtype)
+
+
+def _rotate(image: Tensor, angle: float) -> Tensor:
+    """Bilinear rotation about the centre with zero fill."""
+    if angle == 0:
+        return image
+    height, width = image.shape[-2:]
+    cos, sin = math.cos(angle), math.sin(angle)
+    matrix = torch.tensor([[cos, -sin * height / width, 0], [sin * width / height, cos, 0]], dtype=torch.float64)
+    theta = matrix.to(image)[None].expand(len(image), -1, -1)
+    grid = functional.affine_grid(theta, list(image.shape), align_corners=False)
+    return functional.grid_sample(image, grid, padding_mode="zeros", align_corners=False)
+
+
+def _shift(image: Tensor, rows: int, columns: int) -> Tensor:
+    """Whole-pixel shift with zero fill."""
+    height, width = image.shape[-2:]
+    out = torch.zeros_like(image)
+    rows, columns = max(-height, min(height, rows)), max(-width, min(width, columns))
+    here = image[..., max(0, -rows) : height - max(0, rows), max(0, -columns) : width - max(0, columns)]
+    out[..., max(0, rows) : height + min(0, rows), max(0, columns) : width + min(0, columns)] = here
+    return out
+
+
+class _Progress:
+    """One line on the terminal, past a second of work."""
+
+    def __init__(self, total: int, wanted: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.clock, self.start = total, clock, clock()
+        self.wanted = wanted and sys.stderr.isatty()
+
+    def show(self, done: int) -> None:
+        if not self.wanted or self.clock() - self.start < _PATIENCE:
+            return
+        end = "\n" if done >= self.total else ""
+        sys.stderr.write(f"\raveraging {done}/{self.total} transformed inputs{end}")
+        sys.stderr.flush()

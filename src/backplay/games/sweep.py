@@ -1,0 +1,40 @@
+"""A grid of modes played on one capture: what the grid shares is computed once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.errors import KeywordError
+from backplay.games.game import Game
+from backplay.games.inputs import Inputs, Target
+from backplay.games.play import Play
+from backplay.values.shared import Shared
+
+
+def sweep(
+    game: Game[Any], x: Inputs, target: Target = None, **grid: Sequence[Any]
+) -> dict[tuple[tuple[str, Any], ...], Tensor]:
+    """The map of every point of a grid, by its keywords: `sweep(game, x, tau=[0.5, 1.0], risk=[0.0, -1.0])`.
+
+    Keys are tuples of (keyword, value) in the order of the grid. Games whose forward pass is the network's own share
+    it, and games of one input variance share the filtered moments.
+    """
+    if not grid:
+        raise KeywordError("sweep needs at least one keyword with a list of values, e.g. tau=[0.5, 1.0].")
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise KeywordError(f"{name}={values!r}: a sweep takes a list of values for each keyword.")
+    points = [tuple(zip(grid, chosen, strict=True)) for chosen in itertools.product(*grid.values())]
+    games = {point: game.replace(**dict(point)) for point in points}
+    network, inputs = game.prepare(x)
+    shared = Shared(network, inputs, network.weights())
+    maps: dict[tuple[tuple[str, Any], ...], Tensor] = {}
+    with torch.inference_mode(False), torch.no_grad():
+        for point, single in games.items():
+            maps[point] = Play(single, network, inputs, target, keep=False, shared=shared).attribution()
+    return maps
