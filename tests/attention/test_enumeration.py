@@ -163,7 +163,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["fused", "packed, causal", "talking heads", "no projection"])
+@pytest.mark.parametrize("name", ["packed, causal", "fused", "talking heads"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_options(name, options):
     """Each option of S13-S17 and S23 on its own, weights without zeros."""

@@ -28,7 +28,24 @@ def play_reduced(name):
     return model, x, bp.RoutingGame(model).play(x, [1, 3])
 
 
-@pytest.fixture(scope="module", params=REDUCED)
+# one of each kind of attention in every run: torch's own, windows, class token, distillation, relative positions with
+# spelled-out bias, talking heads, channels, registers, none at all, and transformers'
+FAST = (
+    "torchvision vit",
+    "torchvision swin v2",
+    "timm deit distilled",
+    "timm beit",
+    "timm cait",
+    "timm xcit",
+    "timm convnextv2",
+    "timm registers",
+    "hub vit",
+)
+
+
+@pytest.fixture(
+    scope="module", params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in REDUCED]
+)
 def solved(request):
     """Name, model, input and play of each family in turn, captured once for all the tests."""
     return request.param, *play_reduced(request.param)

@@ -501,7 +501,7 @@ def test_llama_like(fused, position):
     assert (plain - expected).abs().max() > 1e-3 * expected.abs().max()
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("attention", [pytest.param("eager", marks=pytest.mark.slow), "sdpa"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_text(name, attention):
     """Llama (RMSNorm, rotary, gated MLP, grouped heads), GPT-2 (tanh GELU formula) and BERT, from `inputs_embeds`.

@@ -1,7 +1,9 @@
 """Text models from `inputs_embeds`: relevance for each token, masks, positions in targets (api: inputs and targets)."""
 
+import functools
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,8 +17,9 @@ SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": WIDTH,
 NAMES = ("bert", "gpt2", "llama")
 
 
+@functools.cache
 def build(name, attention="sdpa"):
-    """A small model with random weights: two labels' worth of logits (B, 3), or (B, T, 20) for the causal one."""
+    """A small model with random weights and its network; logits (B, 3), or (B, T, 20) of the causal one."""
     import transformers
 
     torch.manual_seed(3)
@@ -43,7 +46,8 @@ def build(name, attention="sdpa"):
                 **SMALL, vocab_size=20, num_key_value_heads=2, attn_implementation=attention
             )
             model = transformers.LlamaForCausalLM(config)
-        return prepared(model)
+        model = prepared(model)
+    return model, bp.capture(model, words())
 
 
 def words(mask=None, batch=2):
@@ -58,8 +62,8 @@ def words(mask=None, batch=2):
 @pytest.mark.parametrize("name", NAMES)
 def test_relevance_of_tokens(name, attention):
     """Both games play from `inputs_embeds`; summed over features there is one number for each token."""
-    model, x = build(name, attention), words()
-    game = bp.RoutingGame(model)
+    (model, network), x = build(name, attention), words()
+    game = bp.RoutingGame(network)
     play = game.play(x, 1)
     assert play.health().ok and play.health().mass_error < 1e-6, play.health()
     found = game.attribute(x, 1)
@@ -78,28 +82,25 @@ def test_relevance_of_tokens(name, attention):
 def test_sdpa_and_eager(name):
     """S23: the same game, whichever way transformers computes attention (its eager softmax is float32)."""
     x = words()
-    fused, told = (bp.RoutingGame(build(name, attention)).attribute(x, 2) for attention in ("sdpa", "eager"))
+    fused, told = (bp.RoutingGame(build(name, attention)[1]).attribute(x, 2) for attention in ("sdpa", "eager"))
     assert_near(told, fused, 1e-5)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_masked_tokens(name, attention):
-    """A key that the mask forbids is reached by nobody; the mask is fixed and may differ between plays and samples.
-
-    Llama's last position attends to itself alone if everything before it is masked.
-    """
-    model = build(name, attention)
+    """A key that the mask forbids is reached by nobody; the mask is fixed and may differ between plays and samples."""
+    model, network = build(name, attention)
     mask = torch.ones(2, TOKENS, dtype=torch.long)
     mask[0, 1] = mask[1, 2] = mask[1, 3] = 0
-    game = bp.RoutingGame(model)
+    game = bp.RoutingGame(network)
     open_play = game.play(words(), 1)
     play = game.play(words(mask), 1)
     assert play.health().ok
-    relevance = array(play.attribution()).__abs__().sum(-1)
+    relevance = np.abs(array(play.attribution())).sum(-1)
     assert (relevance[mask.numpy() == 0] == 0).all() and (relevance[mask.numpy() == 1] > 0).all()
-    assert (array(open_play.attribution()).__abs__().sum(-1) > 0).all()
-    gradient = array(bp.StoppingGame(play.network).attribute(words(mask), 1)).__abs__().sum(-1)
+    assert (np.abs(array(open_play.attribution())).sum(-1) > 0).all()
+    gradient = np.abs(array(bp.StoppingGame(network).attribute(words(mask), 1))).sum(-1)
     assert (gradient[mask.numpy() == 0] == 0).all()
     logits = model(**words(mask)).logits
     assert_near(play.value, (logits[:, -1] if name == "llama" else logits)[:, 1])
@@ -107,9 +108,9 @@ def test_masked_tokens(name, attention):
 
 def test_positions():
     """(position, class) names an output of (B, T, K); a bare class means the last position; None its argmax."""
-    model, x = build("llama"), words()
+    (model, network), x = build("llama"), words()
     logits = model(**x).logits
-    game = bp.RoutingGame(model)
+    game = bp.RoutingGame(network)
     last = game.attribute(x, 7)
     assert_near(game.attribute(x, (TOKENS - 1, 7)), last, what="bare class")
     assert_near(game.play(x, (2, 7)).value, logits[:, 2, 7], what="value")
@@ -126,8 +127,7 @@ def test_positions():
 @pytest.mark.parametrize("name", NAMES)
 def test_composites(name):
     """S23 with grouped heads and Conv1D projections: the Routing walk passes by the projection of the values."""
-    model, x = build(name), words()
-    network = bp.capture(model, x)
+    (_, network), x = build(name), words()
     routing, stopping = (game(network).play(x, 1) for game in (bp.RoutingGame, bp.StoppingGame))
     passed = [
         n.name
@@ -142,7 +142,7 @@ def test_composites(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_queries_and_keys_are_oracles(name, attention):
     """S3, S23: query, key and softmax are of kind oracle, in either spelling."""
-    network = bp.capture(build(name, attention), words())
+    _, network = build(name, attention)
     kinds = {n.name: n.kind for n in network.nodes}
     asked = [k for k in kinds if k.endswith(("q_proj", "k_proj", "self.query", "self.key"))]
     assert name == "gpt2" or len(asked) == 4
@@ -152,8 +152,7 @@ def test_queries_and_keys_are_oracles(name, attention):
 
 def test_other_options():
     """The options act on Llama's attention, norms and gated units, and every walk ends somewhere."""
-    x = words()
-    network = bp.capture(build("llama"), x)
+    (_, network), x = build("llama"), words()
     plain = bp.RoutingGame(network).attribute(x, 1)
     for options in ({"tau": 0.5}, {"epsilon": 0.0}, {"residual": "proportional"}, {"empty_stream": "reroute"}):
         play = bp.RoutingGame(network, **options).play(x, 1)
