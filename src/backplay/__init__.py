@@ -3,12 +3,15 @@
 from backplay.errors import BackplayError
 from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose
 from backplay.network import Network, Node, capture
+from backplay.trajectory.hellinger import Hellinger, HellingerMatrix, hellinger, hellinger_matrix
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackplayError",
     "Decomposition",
+    "Hellinger",
+    "HellingerMatrix",
     "Network",
     "Node",
     "Occupation",
@@ -17,4 +20,6 @@ __all__ = [
     "StoppingGame",
     "capture",
     "decompose",
+    "hellinger",
+    "hellinger_matrix",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,9 @@ class Occupation:
 class Play:
     """The solved game: values, policies, measures of the walk."""
 
-    def __init__(self, game: Game[Any], network: Network, inputs: dict[Any, Any], target: Target, keep: bool = True) -> None:
+    def __init__(
+        self, game: Game[Any], network: Network, inputs: dict[Any, Any], target: Target, keep: bool = True
+    ) -> None:
         self.game, self.network = game, network
         self._inputs = inputs
         self.x: Tensor = inputs[network.key]
@@ -56,13 +59,13 @@ class Play:
             self._pass(DIFFERENCE)
         else:  # a map alone: kernels and values are dropped on the way
             kernel = lambda node: game.kernel(node, self.values)  # noqa: E731
-            passed = pull(network, kernel, self._root(), DIFFERENCE, keep=False, done=self.values.forget)
+            passed = pull(network, kernel, self.root(), DIFFERENCE, keep=False, done=self.values.forget)
             self._passes[DIFFERENCE] = passed
 
     def __repr__(self) -> str:
         return f"Play({self.game!r}, batch of {len(self.value)}, targets {self.target.tolist()})"
 
-    def _root(self) -> Tensor:
+    def root(self) -> Tensor:
         """Unit mass at the target's logit, player +."""
         root = torch.zeros(self._shape, dtype=self.value.dtype, device=self.value.device)
         root.flatten(1).scatter_(1, self.target[:, None], 1.0)
@@ -77,8 +80,12 @@ class Play:
     def _pass(self, measure: Measure) -> Passed:
         if measure not in self._passes:
             with torch.inference_mode(False), torch.no_grad():
-                self._passes[measure] = pull(self.network, self.kernel, self._root(), measure)
+                self._passes[measure] = pull(self.network, self.kernel, self.root(), measure)
         return self._passes[measure]
+
+    def visited(self) -> Mapping[Node, Mass]:
+        """The nodes that the walk can come to, with their walk mass."""
+        return self._pass(WALK).masses
 
     def mass(self, name: str | Node, measure: Measure) -> Mass:
         node = self.network.find(name)
@@ -158,12 +165,12 @@ class Play:
         try:
             root[tuple(element)] = 1.0
         except IndexError as error:
-            raise InputError(f"element {element} lies outside the output {tuple(root.shape)} of {node.name!r}.") from error
+            raise InputError(
+                f"element {element} lies outside the output {tuple(root.shape)} of {node.name!r}."
+            ) from error
         both, signed = (self.kernel(node).pull(root, m) for m in (WALK, WALK_DIFFERENCE))
         carriers = self.kernel(node).carriers or node.carriers
-        return {
-            operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)
-        }
+        return {operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)}
 
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""
