@@ -16,12 +16,7 @@ from backplay.values.forward import Values
 
 
 def decompose(
-    model: nn.Module | Network,
-    x: Inputs,
-    kind: str = "stopping",
-    *,
-    eta: float | None = None,
-    theta: float | None = None,
+    model: nn.Module | Network, x: Inputs, kind: str = "stopping", *, eta: float | None = None, theta: float | None = None
 ) -> Decomposition:
     """Non-negative pairs at every node: `"stopping"`, `"mixing"` (with `eta` in [0, 1]) or `"softplus"` (`theta` > 0).
 

@@ -60,9 +60,7 @@ def _classes(target: Target, logits: Tensor) -> Tensor:
             last = last[:, -1]
         return last.argmax(-1)
     if isinstance(target, bool) or not isinstance(target, (int, Tensor, Sequence)) or isinstance(target, str):
-        raise InputTypeError(
-            f"target must be None, an int, a sequence or a (B,) tensor of ints, got {type(target).__name__}."
-        )
+        raise InputTypeError(f"target must be None, an int, a sequence or a (B,) tensor of ints, got {type(target).__name__}.")
     if isinstance(target, tuple) and depth > 1 and len(target) == depth and all(isinstance(t, int) for t in target):
         return torch.tensor(target).expand(batch, -1)
     try:

@@ -42,9 +42,7 @@ class Occupation:
 class Play:
     """The solved game: values, policies, measures of the walk."""
 
-    def __init__(
-        self, game: Game[Any], network: Network, inputs: dict[Any, Any], target: Target, keep: bool = True
-    ) -> None:
+    def __init__(self, game: Game[Any], network: Network, inputs: dict[Any, Any], target: Target, keep: bool = True) -> None:
         self.game, self.network = game, network
         self._inputs = inputs
         self.x: Tensor = inputs[network.key]
@@ -165,12 +163,12 @@ class Play:
         try:
             root[tuple(element)] = 1.0
         except IndexError as error:
-            raise InputError(
-                f"element {element} lies outside the output {tuple(root.shape)} of {node.name!r}."
-            ) from error
+            raise InputError(f"element {element} lies outside the output {tuple(root.shape)} of {node.name!r}.") from error
         both, signed = (self.kernel(node).pull(root, m) for m in (WALK, WALK_DIFFERENCE))
         carriers = self.kernel(node).carriers or node.carriers
-        return {operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)}
+        return {
+            operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)
+        }
 
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""

@@ -205,8 +205,10 @@ def _split(a: Split, b: Split) -> Kernel:
     shares = [_shared(left, right) for left, right in zip(a.shares, b.shares, strict=True)]
     signs: list[float | Tensor] = []
     for left, right in zip(a.discounts or [], b.discounts or [], strict=True):
-        both = isinstance(left, Tensor) and isinstance(right, Tensor)
-        signs.append(agreeing(left.sign(), right.sign()) if both else 1.0)
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            signs.append(agreeing(left.sign(), right.sign()))
+        else:
+            signs.append(1.0)
     like = next((s for s in signs if isinstance(s, Tensor)), None)
     return Overlap(Split(shares, signs or None), None if like is None else _ends(a, b, like))
 
@@ -232,7 +234,8 @@ def _streams(a: RoutingLinear | ValueRouting, b: RoutingLinear | ValueRouting) -
 
 
 def _same_turn(a: StreamState, b: StreamState) -> Tensor | None:
-    assert isinstance(a, Stream) and isinstance(b, Stream)
+    assert isinstance(a, Stream)
+    assert isinstance(b, Stream)
     if not isinstance(a.turn, Tensor) and not isinstance(b.turn, Tensor):
         return None
     dtype = a.total.dtype

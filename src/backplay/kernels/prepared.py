@@ -99,9 +99,7 @@ def reality(node: Node, values: Values) -> Tensor | None:
     for operand in node.inputs:
         value = values[operand]
         mask = reality(operand, values)
-        masks.append(
-            torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask
-        )
+        masks.append(torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask)
     return node.move(masks, values, constant=1.0)
 
 

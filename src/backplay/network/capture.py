@@ -211,9 +211,7 @@ def _inline(node: fx.Node, builder: Builder) -> Any:
     args = [builder.lower(a) for a in node.args]
     position = next((k for k, a in enumerate(args) if isinstance(a, fx.GraphModule)), None)
     if position is None or "wrap" not in str(node.target):
-        raise CaptureError(
-            f"the higher-order operator {node.target} has no kind; rewrite that part with tensor operations."
-        )
+        raise CaptureError(f"the higher-order operator {node.target} has no kind; rewrite that part with tensor operations.")
     inner = args[position]
     placeholders = inner.graph.find_nodes(op="placeholder")
     builder.values.update(zip(placeholders, args[position + 1 :], strict=True))

@@ -310,9 +310,7 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
         found = Layout.of(_fill_constants(node.move(owners, scope)) - 1, batch)
         if found is not None:
             return found
-        raise CaptureError(
-            f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
-        )
+        raise CaptureError(f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow.")
     source = node.inputs[0].layout
     dims = [d for d, s in enumerate(builder.traced[node]) if not isinstance(s, int)]
     dim = dims[0] if dims else source.dim

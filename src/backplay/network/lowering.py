@@ -351,7 +351,9 @@ def _composite(builder: Builder, call: Call, operand: Node) -> Node:
     return builder.add(node)
 
 
-def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool) -> Node:
+def _detached_factor(
+    builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool
+) -> Node:
     """`x · statistic` or `x / statistic`: a norm."""
     statistic = factors[narrow]
     node = Norm(torch.div if divides else torch.mul, factors, operator=call.operator)
@@ -416,9 +418,7 @@ def resampling(builder: Builder, call: Call) -> Node | None:
     matrices: list[Tensor] = []
     for axis, size in enumerate(sizes):
         # a channel for each input position of this axis, constant along the others: the response is the matrix
-        probe = torch.eye(size, dtype=torch.float64).view(
-            [1, size] + [size if a == axis else 1 for a in range(len(sizes))]
-        )
+        probe = torch.eye(size, dtype=torch.float64).view([1, size] + [size if a == axis else 1 for a in range(len(sizes))])
         probe = probe.expand(1, size, *sizes)
         response = call.function(probe, *call.args[1:])[0]
         matrices.append(response.movedim(axis + 1, 1).flatten(2)[:, :, 0].T.contiguous())

@@ -67,7 +67,7 @@ class Hellinger:
     @property
     def bc(self) -> Tensor:
         """(B,) Bhattacharyya coefficient of the trajectory laws (eq:bc-def)."""
-        total = self._beta.total() + self.constant_overlap + self.cemetery_overlap
+        total = self._beta.total() + self._found.ended()
         return (total / self._size).clamp(max=1)
 
     @property

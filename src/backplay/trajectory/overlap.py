@@ -58,8 +58,7 @@ class Meeting:
         found, left = common_root(self.a, self.b, self.twins)
         visited = [n for n in self.a.visited() if n not in left]
         ahead = expect(network, self.kernel, visited, unit(self.a), ends=True)
-        assert found.cemetery is not None and found.constant is not None
-        total = found.cemetery + found.constant
+        total = found.ended()
         for node, mass in found.masses.items():
             met = Mass(mass.value * ahead[node].value, mass.exponent + ahead[node].exponent, node.layout)
             total = total + met.total()
@@ -106,9 +105,8 @@ def prefixes(meeting: Meeting) -> tuple[Passed, list[tuple[str, Tensor]]]:
 
     def watch(node: Node, found: Passed) -> None:
         if _is_affine(node, meeting):
-            assert found.cemetery is not None and found.constant is not None
             frontier = [mass.total() for mass in found.masses.values()]
-            curve.append((node.name, torch.stack([found.cemetery, found.constant, *frontier]).sum(0)))
+            curve.append((node.name, torch.stack([found.ended(), *frontier]).sum(0)))
 
     return meeting.backward(watch), curve
 

@@ -23,6 +23,12 @@ class Passed:
     constant: Tensor | None = None
     leaked: Tensor | None = None
 
+    def ended(self) -> Tensor:
+        """(B,) what has ended in † and in constants, for walks."""
+        assert self.cemetery is not None
+        assert self.constant is not None
+        return self.cemetery + self.constant
+
 
 def pull(
     network: Network,

@@ -53,8 +53,9 @@ def _first_step(found: Passed, node: Node, kernels: Sequence[Kernel], roots: Seq
     """Overlap of two different rows, way by way."""
     sides: list[list[Row]] = [rows(k, r) for k, r in zip(kernels, roots, strict=True)]
     carriers = kernels[0].carriers or node.carriers
-    zeros = torch.zeros_like(found.cemetery) if found.cemetery is not None else None
-    assert zeros is not None
+    assert found.cemetery is not None
+    assert found.constant is not None
+    zeros = torch.zeros_like(found.cemetery)
     for left, right in zip(*sides, strict=True):
         for operand, p, q in zip(carriers, left.moved, right.moved, strict=True):
             arrived = Mass(mean(p, q), zeros, operand.layout)
