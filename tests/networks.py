@@ -40,16 +40,19 @@ def lively(model, size, dtype=torch.float64):
 
 
 def photo(batch, size, dtype=torch.float64):
-    """Smooth random images: sums of waves, both signs, no two pixels alike."""
-    generator = torch.Generator().manual_seed(7)
+    """Smooth random images, both signs, no two pixels alike; image k is the same in every batch."""
+    return torch.stack([_waves(torch.Generator().manual_seed(7 + k), size) for k in range(batch)]).to(dtype)
+
+
+def _waves(generator, size):
+    """A sum of waves and a little noise, shape (3, size, size)."""
+    options = {"generator": generator, "dtype": torch.float64}
     grid = torch.linspace(0, 3, size, dtype=torch.float64)
-    image = torch.zeros(batch, 3, size, size, dtype=torch.float64)
+    image = 0.1 * torch.randn(3, size, size, **options)
     for _ in range(6):
-        fx, fy, phase, height = (
-            torch.randn(batch, 3, 1, 1, generator=generator, dtype=torch.float64) for _ in range(4)
-        )
-        image += height * torch.sin(2 * fx * grid[None, None, None, :] + 2 * fy * grid[None, None, :, None] + phase)
-    return (image + 0.1 * torch.randn(image.shape, generator=generator, dtype=torch.float64)).to(dtype)
+        along, across, phase, height = (torch.randn(3, 1, 1, **options) for _ in range(4))
+        image += height * torch.sin(2 * along * grid[None, None, :] + 2 * across * grid[None, :, None] + phase)
+    return image
 
 
 def twin(model, dtype):

@@ -83,9 +83,23 @@ def full_size(name):
 def test_full_size(name):
     """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends."""
     model, x = full_size(name), photo(1, 224)
-    for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 0.3}, {"tau": 5.0}):
+    for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 0.3, "epsilon": 0.0}, {"tau": 5.0}):
         agree(model, x, lambda m, options=options: bp.RoutingGame(m, **options))
-    agree(model, x, bp.StoppingGame)
+
+
+def input_gradient(model, x):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(model(x)[:, 1].sum(), x)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vgg16", "resnet50"])
+def test_full_size_stopping(name):
+    """Gates that rounding opens or closes move any gradient: the game loses no more digits than autograd does."""
+    model, x = full_size(name), photo(1, 224)
+    single, double = play_both(model, x, bp.StoppingGame)
+    lost = l1_relative(input_gradient(twin(model, torch.float32), x.float()), double)
+    assert l1_relative(single, double) < 3 * lost + 1e-4
 
 
 def exploding(depth):

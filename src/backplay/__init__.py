@@ -1,7 +1,7 @@
 """backplay explains neural networks by playing them backward."""
 
 from backplay.errors import BackplayError
-from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose
+from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose, moments
 from backplay.network import Network, Node, capture
 from backplay.trajectory.hellinger import Hellinger, HellingerMatrix, hellinger, hellinger_matrix
 
@@ -22,4 +22,5 @@ __all__ = [
     "decompose",
     "hellinger",
     "hellinger_matrix",
+    "moments",
 ]

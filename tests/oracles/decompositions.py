@@ -47,12 +47,9 @@ def mixing_gate(eta, plus, minus):
 def softplus_gate(theta, plus, minus):
     """eq:softplus-decomp: the Gibbs weight on both streams, its entropy on the + stream."""
     p = gates.sigmoid((plus - minus) / theta)
-    entropy = -(_xlogx(p) + _xlogx(gates.sigmoid(-(plus - minus) / theta)))
+    t = np.abs(plus - minus) / theta  # the entropy is even in z, and this form keeps its digits on both sides
+    entropy = np.log1p(np.exp(-t)) + t * gates.sigmoid(-t)
     return p * plus + theta * entropy, p * minus
-
-
-def _xlogx(p):
-    return np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0)
 
 
 def decompose(nodes, x, kind="stopping", eta=1.0, theta=1.0):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -15,7 +17,13 @@ from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.kernels.kernel import Kernel
 from backplay.network import Network, Node, capture
+from backplay.network.nodes import Gate
+from backplay.network.weights import Weights
 from backplay.values.forward import Values
+from backplay.values.gates import normal_cdf
+from backplay.values.moments import Moments
+from backplay.values.observed import entropy_shift
+from backplay.values.risk import lower_confidence
 
 M = TypeVar("M", bound=Modes)
 
@@ -50,6 +58,18 @@ class Game(ABC, Generic[M]):
         self.modes_type.check_names(keywords)
         self.modes: M = self.modes_type(**keywords)  # type: ignore[assignment]
         self._board = _Board(model)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in getattr(self, "__dict__", {}) or name in {f.name for f in fields(self.modes_type)}:
+            raise AttributeError(f"{name} is frozen in the game; game.replace({name}=…) gives a new game.")
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """A keyword of the game, by its name."""
+        modes = self.__dict__.get("modes")
+        if modes is not None and hasattr(modes, name):
+            return getattr(modes, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def replace(self, **keywords: Any) -> Self:
         """A new game on the same capture with some keywords changed."""
@@ -98,6 +118,50 @@ class Game(ABC, Generic[M]):
         keywords = read_inputs(x, extra)
         network = self._board.get(keywords)
         return network, network.check(keywords)
+
+    # ---------------------------------------------------------------- what players know
+
+    @abstractmethod
+    def values(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+        """Forward values of the game, with what its players observe."""
+
+    def pre_activation(self, gate: Gate, values: Values) -> Tensor:
+        """`z − λ_ent H̃`: what a gate's decision rests on (S20)."""
+        z = values[gate.operand]
+        if self.modes.entropy_bias == 0:
+            return z
+        shift = entropy_shift(gate, values)
+        return z if shift is None else z - self.modes.entropy_bias * shift.to(z.dtype)
+
+    def noisy(self, gate: Gate, values: Values) -> Tensor:
+        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-weighted, S21)."""
+        z = self.pre_activation(gate, values)
+        if self.modes.risk != 0:
+            assert values.moments is not None
+            z = z + self.modes.risk * values.moments.variance(gate.operand).sqrt()
+        return normal_cdf(z / self.modes.gate_noise)
+
+    def filter_for_noise(self, values: Values) -> None:
+        """Filter variances where risk reads them."""
+        if self.modes.risk != 0:
+            values.moments = Moments(values, self.modes.input_variance).advance()
+
+    def risk_forward(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (ablation A2)."""
+
+        def deform(node: Node, values: Values) -> Tensor | None:
+            if values.moments is None:
+                values.moments = Moments(values, self.modes.input_variance)
+            if not isinstance(node, Gate):
+                return None
+            values.moments.advance(until=node)
+            variance = values.moments.variance(node.operand)
+            return lower_confidence(node, values[node.operand], variance, self.modes.risk, values)
+
+        values = Values(network, inputs, weights, deform)
+        if values.moments is not None:
+            values.moments.advance()
+        return values
 
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:

@@ -48,7 +48,7 @@ def examine(play: Play) -> Health:
 
 def _forward_error(play: Play) -> float:
     """`max|replayed − model| / max(max|model|, 1e-3 · max of the last affine node's |W||a|)`, 0 where both are 0."""
-    model, replayed = play.model_logits(), play.values.logits
+    model, replayed = play.model_logits(), play.replayed_logits()
     error = (replayed - model).abs().max()
     if error == 0:
         return 0.0

@@ -72,8 +72,6 @@ def _classes(target: Target, logits: Tensor) -> Tensor:
     tensor = tensor.detach().to("cpu", torch.long)
     if tensor.ndim == 0:
         return tensor.expand(batch)
-    if tensor.shape[0] == 1 and batch > 1:
-        tensor = tensor.expand(batch, *tensor.shape[1:])
     if tensor.shape[0] != batch or tensor.ndim > 2:
-        raise InputError(f"{tensor.shape[0]} targets for {batch} samples: give one, or one for each sample.")
+        raise InputError(f"{tensor.shape[0]} targets for {batch} samples: give one target, or one for each sample.")
     return tensor

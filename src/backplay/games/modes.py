@@ -10,23 +10,37 @@ from typing import Any, Literal
 from backplay.errors import KeywordError
 
 
-def check_number(name: str, value: Any, low: float, strict: bool = False, high: float = math.inf) -> None:
+def check_number(name: str, value: Any, low: float = -math.inf, strict: bool = False, high: float = math.inf) -> None:
     """A finite number from `low` (left out if `strict`) to `high`."""
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not ok or value < low or value > high or (strict and value == low):
-        bound = f"{'>' if strict else '>='} {low:g}" + (f" and <= {high:g}" if high < math.inf else "")
-        raise KeywordError(f"{name}={value!r} is out of range: it must be a finite number {bound}.")
+        bound = f" {'>' if strict else '>='} {low:g}" if low > -math.inf else ""
+        bound += f" and <= {high:g}" if high < math.inf else ""
+        raise KeywordError(f"{name}={value!r} is out of range: it must be a finite number{bound}.")
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """One of a few words."""
-    if value not in choices:
+    if not isinstance(value, (str, bool)) or value not in choices:
         raise KeywordError(f"{name}={value!r} is out of range: it must be one of {', '.join(map(repr, choices))}.")
 
 
 @dataclass(frozen=True)
 class Modes:
-    """Base of the keyword lists."""
+    """Keywords that both games have."""
+
+    risk: float = 0.0  # λ, negative = averse
+    input_variance: float = 0.0  # σ²
+    entropy_bias: float = 0.0  # λ_ent
+    gate: Literal["exact", "noisy"] = "exact"
+    gate_noise: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("risk", self.risk)
+        check_number("input_variance", self.input_variance, 0)
+        check_number("entropy_bias", self.entropy_bias, 0)
+        check_choice("gate", self.gate, ("exact", "noisy"))
+        check_number("gate_noise", self.gate_noise, 0, strict=True)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -47,9 +61,15 @@ class Modes:
 class StoppingModes(Modes):
     """Keywords of the Stopping Game."""
 
+    softplus: float | None = None  # θ
     multiply_by_input: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.softplus is not None:
+            check_number("softplus", self.softplus, 0, strict=True)
+            if self.risk != 0:
+                raise KeywordError(f"softplus={self.softplus!r} and risk={self.risk!r} both replace the activations; use one.")
         check_choice("multiply_by_input", self.multiply_by_input, (False, True))
 
 
@@ -61,18 +81,29 @@ class RoutingModes(Modes):
     beta: float = 1.0
     epsilon: float = 0.5
     tau: float = 1.0
+    attention_risk: float = 0.0  # λ_sm, negative = averse
+    attention_score: Literal["key", "relative", "logit"] = "key"
     residual: Literal["uniform", "proportional"] = "uniform"
     bias: Literal["ignore", "absorb"] = "ignore"
     empty_stream: Literal["cemetery", "reroute"] = "cemetery"
+    attention: Literal["value", "gradient"] = "value"
+    tau_forward: bool = False
+    risk_forward: bool = False
     output: Literal["logit", "one"] = "logit"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("alpha", "beta", "epsilon"):
             check_number(name, getattr(self, name), 0)
         check_number("tau", self.tau, 0, strict=True)
+        check_number("attention_risk", self.attention_risk)
+        check_choice("attention_score", self.attention_score, ("key", "relative", "logit"))
         check_choice("residual", self.residual, ("uniform", "proportional"))
         check_choice("bias", self.bias, ("ignore", "absorb"))
         check_choice("empty_stream", self.empty_stream, ("cemetery", "reroute"))
+        check_choice("attention", self.attention, ("value", "gradient"))
+        check_choice("tau_forward", self.tau_forward, (False, True))
+        check_choice("risk_forward", self.risk_forward, (False, True))
         check_choice("output", self.output, ("logit", "one"))
         if abs(self.alpha - self.beta - 1) > 1e-9:
             warnings.warn(

@@ -15,6 +15,7 @@ from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
+from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate
 from backplay.trajectory.passes import Passed, pull
@@ -46,7 +47,7 @@ class Play:
         self.game, self.network = game, network
         self._inputs = inputs
         self.x: Tensor = inputs[network.key]
-        self.values = Values(network, inputs, network.weights())
+        self.values = game.values(network, inputs, network.weights())
         self._kernels: dict[Node, Kernel] = {}
         logits = self.values.logits
         self.target = read_target(target, logits)
@@ -141,8 +142,19 @@ class Play:
         return found
 
     def observed(self, name: str | Node) -> Tensor:
-        """The value that players see at a node."""
-        return self.values[self.network.find(name)]
+        """The value that players see at a node (S20)."""
+        return self.values.observed[self.network.find(name)]
+
+    def attention(self, name: str | Node) -> Tensor:
+        """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""
+        found = [n for n in self.network.nodes if isinstance(n, Attention)]
+        inside = [n for n in found if n is name or n.name == name or any(path == name for path, _ in n.calls)]
+        if len(inside) != 1:
+            names = [n.name for n in (inside or found)]
+            problem = f"holds {len(inside)} attentions" if inside else "holds no attention"
+            raise InputError(f"{name!r} {problem}; name one of {names}.")
+        with torch.inference_mode(False), torch.no_grad():
+            return inside[0].weight(self.values)
 
     def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
         """What players do at a node.
@@ -180,6 +192,12 @@ class Play:
     def _health(self) -> Health:
         with torch.inference_mode(False), torch.no_grad():
             return examine(self)
+
+    def replayed_logits(self) -> Tensor:
+        """The captured program's answer, undeformed by any mode."""
+        if not self.values.deformed:
+            return self.values.logits
+        return Values(self.network, self._inputs, self.values.weights).logits
 
     def model_logits(self) -> Tensor:
         """What the model itself says to this input."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,16 +13,21 @@ from backplay.games.game import Game
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
-from backplay.kernels.attention import ValueRouting
-from backplay.kernels.gates import routing_probability
+from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
 from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream
+from backplay.network import Network
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
-from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Product, Sum
+from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Overlay, Product, Sum
+from backplay.network.weights import Weights
 from backplay.values.forward import Values
+from backplay.values.gates import accurate_tail, replay, routing_probability
+from backplay.values.moments import Moments
+from backplay.values.observed import Observed
+from backplay.values.risk import averse_weights, lower_confidence
 
 
 class RoutingGame(Game[RoutingModes]):
@@ -31,18 +38,64 @@ class RoutingGame(Game[RoutingModes]):
 
     modes_type: ClassVar[type[Modes]] = RoutingModes
 
+    def values(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+        modes = self.modes
+        if modes.tau_forward and modes.tau != 1:
+            values = Values(network, inputs, weights, self._tempered_forward)
+        elif modes.risk_forward and modes.risk != 0:
+            return self.risk_forward(network, inputs, weights)
+        else:
+            values = Values(network, inputs, weights)
+        if modes.risk != 0 or modes.attention_risk != 0:
+            values.moments = Moments(values, modes.input_variance).advance()
+        if modes.risk != 0 or modes.entropy_bias != 0 or modes.tau > 1:
+            values.observed = Observed(values, lambda gate: self._shown(gate, values))
+        return values
+
+    def _shown(self, gate: Gate, values: Values) -> Tensor | None:
+        """What a gate shows the players; None for its real value (S20, S37)."""
+        z = self.pre_activation(gate, values)
+        if self.modes.risk != 0:
+            assert values.moments is not None
+            if not values.moments.reaches(gate.operand):
+                return None
+            variance = values.moments.variance(gate.operand)
+            return lower_confidence(gate, z, variance, self.modes.risk, values)
+        if z is not values[gate.operand]:
+            return replay(gate, z, values)
+        return accurate_tail(gate, values) if self.modes.tau > 1 else None
+
+    def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
+        """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
+        tau = self.modes.tau
+        if not isinstance(node, Affine) or (isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights):
+            return None
+        if isinstance(node, Attention) and node.projection is not None:
+            keys = self._keys(node, values)
+            sums, unit = keys.sums, keys.unit
+            bias = self._key_bias(node, values)
+        else:
+            _, sums, unit = self._contributions(node, values)
+            bias = None if node.bias is None else node.bias(values)
+        plus, minus = ((s + self._outside(unit)).pow(tau) * unit for s in sums)
+        return plus - minus if bias is None else plus - minus + bias
+
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
+            case Attention() if self.modes.attention == "gradient":
+                return GradientBlock(node, values)
             case Attention() if node.projection is not None:
                 return self._attention(node, values)
             case Mix() if node.operand.nonnegative and not node.signed_weights:
                 weight, _, _ = split_weight(node, values, self.modes.tau)
-                value, _ = temper(values[node.operand], node.operand.layout, self.modes.tau)
+                value, _ = temper(values.observed[node.operand], node.operand.layout, self.modes.tau)
                 return Sharing(node.map, weight, value)
             case Affine():
-                return self._affine(node, values)
+                contributions, sums, unit = self._contributions(node, values)
+                absorbed = self._absorbed(node, values, unit)
+                return RoutingLinear(contributions, *self._streams(sums, self._outside(unit), absorbed))
             case Gate():
-                return Stopping(routing_probability(node, values))
+                return Stopping(self._probability(node, values))
             case Sum():
                 return self._sum(node, values)
             case Diagonal() | Norm():
@@ -52,6 +105,18 @@ class RoutingGame(Game[RoutingModes]):
             case _:
                 return structural_kernel(node, values)
 
+    def _probability(self, node: Gate, values: Values) -> Tensor:
+        """`c(z)`, as noise, risk and entropy bias change it (S8, S20, S21)."""
+        modes = self.modes
+        if modes.gate == "noisy" and node.gate == "relu":
+            return self.noisy(node, values)
+        shown = values.observed[node]
+        if modes.risk != 0 and node.nonnegative:
+            return (shown > 0).to(shown.dtype)
+        z = self.pre_activation(node, values)
+        plain = z is values[node.operand]
+        return routing_probability(node, values if plain else Overlay({node.operand: z, node: shown}, values))
+
     def finish(self, difference: Tensor, play: Play) -> Tensor:
         if self.modes.output == "one":
             return difference
@@ -60,19 +125,19 @@ class RoutingGame(Game[RoutingModes]):
     def _sum(self, node: Sum, values: Values) -> Kernel:
         if self.modes.residual == "uniform":
             return Split((0.5, 0.5))
-        left, right = (values[n].abs() for n in node.inputs)
+        left, right = (values.observed[n].abs() for n in node.inputs)
         both = left + right
         share = torch.where(both > 0, left / both, 0.5)
         return Split((share, 1 - share))
 
-    def _affine(self, node: Affine, values: Values) -> Kernel:
-        tau = self.modes.tau
-        value, scale = temper(values[node.operand], node.operand.layout, tau)
+    def _contributions(self, node: Affine, values: Values) -> tuple[Contributions, tuple[Tensor, Tensor], Tensor]:
+        """Contributions to the power `1/τ`, their sums, and the unit in which both are counted."""
+        tau, below = self.modes.tau, values.observed[node.operand]
+        value, scale = temper(below, node.operand.layout, tau)
         contributions, rows = contribute(node, values, value, tau)
-        plus, minus = contributions.sums(_net(node, values) if tau == 1 else None)
-        unit = rows if scale is None else rows * node.layout.spread(scale, plus)
-        absorbed = self._absorbed(node, values, unit)
-        return RoutingLinear(contributions, *self._streams((plus, minus), self._outside(unit), absorbed))
+        real = tau == 1 and below is values[node.operand] and not values.deformed
+        plus, minus = contributions.sums(_net(node, values) if real else None)
+        return contributions, (plus, minus), rows if scale is None else rows * node.layout.spread(scale, plus)
 
     def _outside(self, unit: Tensor) -> Tensor:
         """`ε^{1/τ}` in the units of the contributions."""
@@ -80,43 +145,64 @@ class RoutingGame(Game[RoutingModes]):
 
     def _attention(self, node: Attention, values: Values) -> Kernel:
         """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23)."""
+        keys = self._keys(node, values)
+        absorbed = self._split_bias(self._key_bias(node, values), keys.unit)
+        streams = self._streams(keys.sums, self._outside(keys.unit), absorbed)
+        return ValueRouting(node, values, keys.weight, keys.values, keys.projection, keys.totals, streams)
+
+    def _keys(self, node: Attention, values: Values) -> _Keys:
         projection, tau = node.projection, self.modes.tau
         assert projection is not None
-        below = values[projection.operand]
+        below = values.observed[projection.operand]
         plain, _ = contribute(projection, values, below, 1.0)
-        streams = plain.sums(_net(projection, values))
+        real = below is values[projection.operand] and not values.deformed
+        streams = plain.sums(_net(projection, values) if real else None)
         contributions, totals = plain, streams
         if tau != 1:
-            value, _ = temper(below, projection.operand.layout, tau)
-            contributions, _ = contribute(projection, values, value, tau)
+            value, scale = temper(below, projection.operand.layout, tau)
+            contributions, rows = contribute(projection, values, value, tau)
             totals = contributions.sums()
-        moved = tuple(node.through(s, values) for s in streams)
-        largest = node.operand.layout.amax(torch.maximum(*moved))
-        scale = torch.ones_like(largest) if tau == 1 else torch.where(largest > 0, largest, 1)
-        keys = tuple((m / node.operand.layout.spread(scale, m)).pow(1 / tau) if tau != 1 else m for m in moved)
-        weight = node.weight(values) if tau == 1 else node.weight(values).pow(1 / tau)
-        plus, minus = (node.map.apply(k, weight) for k in keys)
-        unit = node.layout.spread(scale, plus)
-        absorbed = self._absorbed_keys(node, values, unit)
-        both = self._streams((plus, minus), self._outside(unit), absorbed)
-        return ValueRouting(node, values, weight, (keys[0], keys[1]), contributions, totals, both)
+            if values.deformed and self.modes.tau_forward:  # players know τ: so does the key's value
+                assert scale is not None
+                unit = rows * projection.layout.spread(scale, totals[0])
+                streams = totals[0].pow(tau) * unit, totals[1].pow(tau) * unit
+        plus, minus = (node.through(s, values) for s in streams)
+        weight = self._oracle(node, values)
+        scale = torch.ones(values.batch, dtype=plus.dtype, device=plus.device)
+        if tau != 1:
+            layout = node.operand.layout
+            largest = layout.amax(torch.maximum(plus, minus))
+            scale = torch.where(largest > 0, largest, 1)
+            plus, minus = ((v / layout.spread(scale, v)).pow(1 / tau) for v in (plus, minus))
+            weight = weight.pow(1 / tau)
+        sums = node.map.apply(plus, weight), node.map.apply(minus, weight)
+        return _Keys(weight, (plus, minus), sums, node.layout.spread(scale, sums[0]), contributions, totals)
 
-    def _absorbed_keys(self, node: Attention, values: Values, unit: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The projection's bias, which joins the key choice once: weights of a query sum to 1 (S15)."""
+    def _oracle(self, node: Attention, values: Values) -> Tensor:
+        """The oracle's reference policy, averse to uncertain keys if asked (S24)."""
+        if self.modes.attention_risk == 0:
+            return node.weight(values)
+        assert values.moments is not None
+        return averse_weights(node, values, values.moments, self.modes.attention_risk, self.modes.attention_score)
+
+    def _key_bias(self, node: Attention, values: Values) -> Tensor | None:
+        """The projection's bias as it reaches the output of the mixing: weights of a query sum to 1."""
         projection = node.projection
         assert projection is not None
-        if self.modes.bias == "ignore" or projection.bias is None:
+        if projection.bias is None:
             return None
         spread = projection.bias(values).expand(values[projection].shape)
-        bias = node.map.apply(node.through(spread, values), node.weight(values)) / unit
-        power = 1 / self.modes.tau
-        return bias.clamp(min=0).pow(power), (-bias).clamp(min=0).pow(power)
+        return node.map.apply(node.through(spread, values), node.weight(values))
 
     def _absorbed(self, node: Affine, values: Values, unit: Tensor) -> tuple[Tensor, Tensor] | None:
-        """`|b^σ|^{1/τ}`, which `bias="absorb"` adds to the denominators (S15)."""
-        if self.modes.bias == "ignore" or node.bias is None or isinstance(node, Mix):
+        """A bias is absorbed at affine nodes alone (S15)."""
+        return None if node.bias is None or isinstance(node, Mix) else self._split_bias(node.bias(values), unit)
+
+    def _split_bias(self, bias: Tensor | None, unit: Tensor) -> tuple[Tensor, Tensor] | None:
+        """`|b^σ|^{1/τ}`, which `bias="absorb"` adds to the denominators."""
+        if bias is None or self.modes.bias == "ignore":
             return None
-        bias, power = node.bias(values) / unit, 1 / self.modes.tau
+        bias, power = bias / unit, 1 / self.modes.tau
         return bias.clamp(min=0).pow(power), (-bias).clamp(min=0).pow(power)
 
     def _streams(
@@ -136,6 +222,18 @@ class RoutingGame(Game[RoutingModes]):
                 stream.turn = torch.where(alone, 1.0, turn).to(dtype)
             streams.append(stream)
         return streams
+
+
+@dataclass
+class _Keys:
+    """What the key choice of an attention composite rests on."""
+
+    weight: Tensor  # A^{1/τ}
+    values: tuple[Tensor, Tensor]  # the streams ṽ^σ of the projection in the values' layout, to the power 1/τ
+    sums: tuple[Tensor, Tensor]  # Z^σ
+    unit: Tensor
+    projection: Contributions
+    totals: tuple[Tensor, Tensor]
 
 
 def contribute(node: Affine, values: Values, value: Tensor, tau: float) -> tuple[Contributions, Tensor]:

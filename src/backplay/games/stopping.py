@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from backplay.games.game import Game
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
-from backplay.kernels.gates import stopping_slope
 from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
 from backplay.kernels.linear import StoppingLinear
-from backplay.kernels.prepared import signed_weight, stopping_total
-from backplay.network.nodes import Affine, Diagonal, Gate, Node, Norm, Product, Sum
+from backplay.kernels.prepared import reality, signed_weight, stopping_total
+from backplay.network import Network
+from backplay.network.nodes import Affine, Diagonal, Gate, Node, Norm, Overlay, Product, Sum
+from backplay.network.weights import Weights
+from backplay.values.decomposition import softplus_forward
 from backplay.values.forward import Values
+from backplay.values.gates import stopping_slope
 
 
 class StoppingGame(Game[StoppingModes]):
@@ -26,13 +31,23 @@ class StoppingGame(Game[StoppingModes]):
 
     modes_type: ClassVar[type[Modes]] = StoppingModes
 
+    def values(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> Values:
+        if self.modes.softplus is not None:
+            return Values(network, inputs, weights, softplus_forward(self.modes.softplus))
+        if self.modes.risk != 0:  # each activation is replaced by V_λ in the game's own forward pass
+            return self.risk_forward(network, inputs, weights)
+        values = Values(network, inputs, weights)
+        self.filter_for_noise(values)
+        return values
+
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
             case Affine():
                 weight, total = signed_weight(node, values), stopping_total(node, values)
-                return StoppingLinear(node.map, weight, total, values[node.operand].shape)
+                real = reality(node.operand, values)
+                return StoppingLinear(node.map, weight, total, values[node.operand].shape, real)
             case Gate():
-                return Stopping(stopping_slope(node, values))
+                return Stopping(self._slope(node, values))
             case Sum():
                 return Split((0.5, 0.5), (2.0, 2.0))
             case Diagonal(scale=None):
@@ -44,6 +59,21 @@ class StoppingGame(Game[StoppingModes]):
                 return _product(node, values)
             case _:
                 return structural_kernel(node, values)
+
+    def _slope(self, node: Gate, values: Values) -> Tensor:
+        """The gate's slope, as noise, risk, entropy bias and Softplus change it."""
+        modes = self.modes
+        if node.gate == "relu" and modes.softplus is not None:
+            return torch.sigmoid(self.pre_activation(node, values) / modes.softplus)
+        if modes.gate == "noisy" and node.gate == "relu":
+            return self.noisy(node, values)
+        z = self.pre_activation(node, values)
+        if modes.risk != 0 and node.nonnegative:
+            open_gate = values[node] > 0
+            if modes.entropy_bias > 0:
+                open_gate = open_gate & (z > 0)
+            return open_gate.to(z.dtype)
+        return stopping_slope(node, values if z is values[node.operand] else Overlay({node.operand: z}, values))
 
     def finish(self, difference: Tensor, play: Play) -> Tensor:
         return difference * play.x if self.modes.multiply_by_input else difference

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import WALK
+from backplay.errors import UnsupportedError
+from backplay.kernels.kernel import DIFFERENCE, WALK, Kernel, Measure
 from backplay.kernels.streams import Contributions, StreamKernel, StreamState
 from backplay.network.attention import Attention
-from backplay.network.nodes import Scope
+from backplay.network.nodes import Affine, Node, Scope, rerun
 
 
 class ValueRouting(StreamKernel):
@@ -55,3 +57,38 @@ class ValueRouting(StreamKernel):
             keys = self.node.through(mean / total.masked_fill(total == 0, 1.0), self.scope) * value
             found.append(self.node.map.apply(keys, self.weight) * stream.coefficient(WALK))
         return found[0] + found[1]
+
+
+class GradientBlock(Kernel):
+    """Gradient through the whole attention block instead of Value routing (S25, app:abl-gradient-fallback).
+
+    Relevance over the output, sent through autograd of the block, times its input. It is no walk: only maps.
+    """
+
+    def __init__(self, node: Attention, scope: Scope) -> None:
+        self.node, self.scope = node, scope
+        self.carriers = (_common_input(node),)
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        if measure is not DIFFERENCE:
+            raise UnsupportedError(
+                "attention='gradient' has no kernel, so there is no walk: only attribute() works with it; "
+                "use attention='value' for occupation, marginals and distances."
+            )
+        source, out = self.carriers[0], self.scope[self.node]
+        with torch.inference_mode(False), torch.enable_grad():
+            x = self.scope[source].detach().clone().requires_grad_()
+            (back,) = torch.autograd.grad(
+                rerun(self.node, {source: x}, self.scope), x, mass / (out + torch.where(out < 0, -1e-6, 1e-6))
+            )
+        return (back * x.detach(),)
+
+
+def _common_input(node: Attention) -> Node:
+    """The tensor that queries, keys and values are all projected from, else the input of the V projection."""
+    if node.projection is not None:
+        return node.projection.operand
+    value = node.operand
+    while len(value.carriers) == 1 and not isinstance(value, Affine):
+        value = value.carriers[0]
+    return value.carriers[0] if isinstance(value, Affine) else value

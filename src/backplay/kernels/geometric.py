@@ -176,7 +176,7 @@ def geometric(a: Kernel, b: Kernel, name: str) -> Kernel:
             return _split(a, b)
         case StoppingLinear(), StoppingLinear():
             total = mean(a.total, b.total)
-            moves = StoppingLinear(a.linear, agreeing(a.weight, b.weight), total, a.shape)
+            moves = StoppingLinear(a.linear, agreeing(a.weight, b.weight), total, a.shape, a.real)
             return Overlap(moves, _ends(a, b, a.total))
         case Sharing(), Sharing():
             inverse = mean(a.inverse, b.inverse)

@@ -15,18 +15,23 @@ from backplay.network.linear import LinearMap
 class StoppingLinear(Kernel):
     """Predecessor `i` with probability `|W_ij|/γ_j`, player switched where `W_ij < 0`, discount `γ_j` (S6)."""
 
-    def __init__(self, linear: LinearMap, weight: Tensor, total: Tensor, shape: torch.Size) -> None:
+    def __init__(
+        self, linear: LinearMap, weight: Tensor, total: Tensor, shape: torch.Size, real: Tensor | None = None
+    ) -> None:
         self.linear, self.weight, self.shape = linear, weight, shape
+        self.real = real  # 0 on zero padding, which is no predecessor
         self.total = total  # γ, broadcastable against the output
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if not measure.discounted:
             mass = torch.where(self.total > 0, mass / self.total, 0)
         weight = self.weight if measure.signed else self.weight.abs()
-        return (self.linear.adjoint(mass, weight, self.shape),)
+        back = self.linear.adjoint(mass, weight, self.shape)
+        return (back if self.real is None else back * self.real,)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
-        return torch.where(self.total > 0, self.linear.apply(values[0], self.weight.abs()) / self.total, 0)
+        value = values[0] if self.real is None else values[0] * self.real
+        return torch.where(self.total > 0, self.linear.apply(value, self.weight.abs()) / self.total, 0)
 
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.total == 0) if bool((self.total == 0).any()) else None

@@ -40,7 +40,10 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
     def make() -> tuple[Tensor, Tensor, Tensor]:
         weight = node.weight(values)
         scale = torch.ones((), dtype=weight.dtype, device=weight.device)
-        if tau != 1:
+        if tau != 1 and isinstance(node.map, Averaging):
+            # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
+            scale = node.map.row_weight(values[node.operand]).pow(1 - tau)
+        elif tau != 1:
             scale = _row_scale(node, weight)
             weight = weight / _along_rows(scale, weight)
             weight = weight.sign() * weight.abs().pow(1 / tau)
@@ -48,7 +51,8 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
             return weight.clamp(min=0), (-weight).clamp(min=0), scale
         return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
 
-    return _prepared(node, values, ("split", tau), make)
+    batch = values.batch if isinstance(node.map, Averaging) else None
+    return _prepared(node, values, ("split", tau, batch), make)
 
 
 def _prepared(node: Affine, values: Values, key: Hashable, make: Callable[[], Any]) -> Any:

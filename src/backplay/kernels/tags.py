@@ -37,7 +37,8 @@ def _pull_weights(kernel: StoppingLinear, plus: Tensor, minus: Tensor) -> tuple[
         [kernel.linear.adjoint(mass, part, kernel.shape) for mass in masses]
         for part, masses in zip(parts, ((up, down), (down, up)), strict=True)
     )
-    return kept[0] + switched[0], kept[1] + switched[1]
+    real = 1.0 if kernel.real is None else kernel.real
+    return (kept[0] + switched[0]) * real, (kept[1] + switched[1]) * real
 
 
 def _pull_streams(kernel: StreamKernel, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor]:

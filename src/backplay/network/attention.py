@@ -35,14 +35,26 @@ class Mixing:
         return torch.einsum(f"{weights},{out}->{live}", weight, y)
 
 
+@dataclass(frozen=True)
+class Scores:
+    """The product of queries and keys that an oracle's softmax reads, times `factor`."""
+
+    query: Node
+    key: Node
+    transposed: bool  # keys are (…, features, keys)
+    factor: float
+    product: Node | None  # the node of the product, where it is spelled out
+
+
 @dataclass(eq=False, repr=False)
 class Attention(Mix):
     """Attention times Value: `operand` are the values, `weight` the oracle's reference policy."""
 
     projection: Affine | None = None  # the affine node that feeds the values through `wires`
     wires: tuple[Wire, ...] = ()  # from the projection to the values
-    logits: Callable[[Scope], Tensor] | None = None  # the oracle's scores, for risk-averse attention
+    scores: Scores | None = None  # queries and keys behind the weights
     told: Node | None = None  # the node that holds the weights, where they are spelled out
+    logits: Callable[[Scope], Tensor] | None = None  # the oracle's scores, where they are fused
 
     def through(self, x: Tensor, scope: Scope) -> Tensor:
         """Carry a tensor in the projection's layout to the values' layout."""
@@ -70,6 +82,28 @@ def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
     return (value, tuple(reversed(path))) if found else (None, ())  # type: ignore[return-value]
 
 
+def find_scores(told: Node) -> Scores | None:
+    """The product of two live operands behind a softmax, through masks, biases, scales and wires."""
+    softmax = told
+    while not (isinstance(softmax, Oracle) and softmax.operator == "softmax"):
+        softmax = softmax.carriers[0]
+    node, factor = softmax.inputs[0], 1.0
+    while True:
+        if node.operator in ("matmul", "bmm", "einsum") and len(node.inputs) == 2 and isinstance(node, Oracle):
+            keys = node.args[0].split("->")[0].split(",")[1] if node.operator == "einsum" else ""
+            queries = node.args[0].split(",")[0] if node.operator == "einsum" else ""
+            transposed = node.operator != "einsum" or keys.replace(" ", "")[-1] != queries.replace(" ", "")[-1]
+            return Scores(node.inputs[0], node.inputs[1], transposed, factor, node)
+        if isinstance(node, Diagonal) and node.scale is not None:
+            numbers = [a for a in node.args if isinstance(a, (int, float))]
+            if len(numbers) == 1 and node.operator in ("mul", "div"):
+                factor *= numbers[0] if node.operator == "mul" else 1 / numbers[0]
+        live = node.carriers if node.carriers else node.inputs
+        if len(live) != 1:
+            return None
+        node = live[0]
+
+
 def comes_from_softmax(node: Node) -> bool:
     """Whether a node is a softmax, or linear in softmaxes (talking heads)."""
     if isinstance(node, Oracle):
@@ -84,6 +118,7 @@ def _mixed(builder: Builder, call: Call, told: Node, value: Node, equation: str)
     node = Attention(call.function, call.args, operator=call.operator)
     node.operand, node.map, node.told = value, Mixing(equation), told
     node.weight = lambda scope: scope[told]
+    node.scores = find_scores(told)
     node.signed_weights, node.reduction = not told.nonnegative, False
     node.nonnegative = told.nonnegative and value.nonnegative
     if told.nonnegative:
@@ -140,6 +175,9 @@ def fused_attention(builder: Builder, call: Call) -> Node | None:
         return scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
 
     node.logits = logits
+    if isinstance(query, Node) and isinstance(key, Node) and not grouped:
+        size = int(builder.traced[query][-1])
+        node.scores = Scores(query, key, False, 1 / math.sqrt(size) if scale is None else scale, None)
     node.weight = lambda scope: torch.softmax(logits(scope), -1).nan_to_num(0.0)
     node.projection, node.wires = find_projection(node.operand)
     return builder.add(node)

@@ -88,7 +88,8 @@ class Builder:
     def add(self, node: Node, shape: torch.Size | None = None) -> Node:
         """Append a node that belongs to the call being read, of that call's shape unless told otherwise."""
         assert self.current is not None
-        self.traced[node] = self.current.meta["val"].shape if shape is None else shape
+        value = self.current.meta["val"]
+        self.traced[node] = getattr(value, "shape", torch.Size()) if shape is None else shape
         node.calls = self._calls()
         node.path = node.calls[-1][0] if node.calls else ""
         self.nodes.append(node)
@@ -206,7 +207,7 @@ def constant(value: Any) -> Callable[[Scope], Tensor]:
 
     def read(scope: Scope) -> Tensor:
         found = scope[value] if isinstance(value, Ref) else value
-        return found if isinstance(found, Tensor) else torch.tensor(float(found))
+        return found if isinstance(found, Tensor) else torch.tensor(float(found), dtype=torch.float64)
 
     return read
 

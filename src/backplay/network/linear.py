@@ -96,6 +96,12 @@ class Averaging:
     """
 
     function: Callable[[Tensor], Tensor]
+    predecessors: Callable[[Tensor], Tensor | float]  # how many elements each output is made of
+
+    def row_weight(self, x: Tensor) -> Tensor:
+        """The weight that all predecessors of an output share."""
+        ones = torch.ones_like(x)
+        return self.function(ones) / self.predecessors(ones)
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.function(x) * weight

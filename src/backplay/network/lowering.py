@@ -27,7 +27,6 @@ from backplay.network.nodes import (
     Scope,
     Sum,
     Wire,
-    resolve,
 )
 
 
@@ -291,7 +290,7 @@ def _detached_offset(
     node = Norm(lambda a, b: torch.add(a, b, alpha=factors[1]), operands, operator=call.operator)
     node.operand = operands[1 - narrow]
     factor = factors[1 - narrow]
-    node.scale = lambda scope: torch.tensor(float(factor))
+    node.scale = constant(factor)
     return builder.add(node)
 
 
@@ -404,9 +403,30 @@ def average(builder: Builder, call: Call) -> Node | None:
     if any(isinstance(a, (Node, Ref)) for a in _flat(call.args[1:])):
         return None
     node = Mix(call.function, call.args, operator=call.operator, nonnegative=x.nonnegative)
-    node.operand, node.map = x, Averaging(lambda a: call.function(a, *call.args[1:]))
+    node.operand = x
+    node.map = Averaging(lambda a: call.function(a, *call.args[1:]), lambda a: _predecessors(call, a))
     node.weight = lambda scope: torch.ones(())
     return builder.add(node)
+
+
+def _predecessors(call: Call, x: Tensor) -> Tensor | float:
+    """How many elements each output of a mean, sum or average pooling is made of."""
+    function = torch.nn.functional
+    if "adaptive" in call.operator:
+        counts = torch.ones((), dtype=x.dtype, device=x.device)
+        sizes = call["output_size"]
+        for size, out in zip(x.shape[-len(sizes) :], sizes, strict=True):
+            window = torch.tensor([-(-(k + 1) * size // out) - k * size // out for k in range(out)])
+            counts = counts[..., None] * window.to(counts)
+        return counts
+    if call.operator in ("mean", "sum"):
+        return x.numel() / call.function(x, *call.args[1:]).numel()
+    geometry = [call[k] or None if k == "stride" else call[k] for k in ("kernel_size", "stride", "padding", "ceil_mode")]
+    if call.operator == "avg_pool1d":
+        kernel, stride, padding, ceil = geometry
+        flat = (1, *kernel), (1, *(stride or kernel)), (0, *padding)
+        return function.avg_pool2d(torch.ones_like(x)[..., None, :], *flat, ceil, True, 1)[..., 0, :]
+    return getattr(function, call.operator)(torch.ones_like(x), *geometry, True, 1)
 
 
 @lowers(*operators.RESAMPLINGS)
@@ -510,33 +530,32 @@ def norm(builder: Builder, call: Call) -> Any:
     weight, eps, shape = call.get("weight"), call["eps"], builder.traced[x]
     if "layer" in call.operator or "rms" in call.operator:
         axes = tuple(range(-len(call["normalized_shape"]), 0))
-        rms = "rms" in call.operator
-
-        def deviation(a: Tensor) -> Tensor:
-            spread = a.square().mean(axes, keepdim=True) if rms else a.var(axes, correction=0, keepdim=True)
-            return (spread + (torch.finfo(a.dtype).eps if eps is None else eps)).sqrt()
-
-        node.scale = lambda scope: _times(1 / deviation(scope[x]), weight, scope)
+        node.average = lambda v: v.mean(axes, keepdim=True)
+        centred = "rms" not in call.operator
+        gain = constant(weight) if weight is not None else None
     else:
         if call.operator == "instance_norm" and not call["use_input_stats"]:
             return None
         groups = call.get("num_groups", call.get("group", shape[1]))
+        node.average, centred = (lambda v: _group_mean(v, groups)), True
+        gain = (lambda scope: _channels(scope[weight], len(shape))) if weight is not None else None
+    average = node.average
 
-        def grouped(a: Tensor) -> Tensor:
-            spread = a.unflatten(1, (groups, -1)).flatten(2).var(2, correction=0)
-            inverse = torch.rsqrt(spread + eps).repeat_interleave(a.shape[1] // groups, 1)
-            return inverse.view(*inverse.shape, *[1] * (a.ndim - 2))
+    def spread(scope: Scope) -> Tensor:
+        a = scope[x]
+        departure = a - average(a) if centred else a
+        return average(departure.square()) + (torch.finfo(a.dtype).eps if eps is None else eps)
 
-        node.scale = lambda scope: _times(grouped(scope[x]), weight, scope, len(shape))
+    node.spread = spread
+    node.scale = lambda scope: spread(scope).rsqrt() * (1.0 if gain is None else gain(scope))
     builder.add(node, shape)
     return [lambda: node] if native else node
 
 
-def _times(inverse: Tensor, weight: Any, scope: Scope, dims: int | None = None) -> Tensor:
-    if weight is None:
-        return inverse
-    gamma = resolve(weight, scope)
-    return inverse * (gamma if dims is None else _channels(gamma, dims))
+def _group_mean(v: Tensor, groups: int) -> Tensor:
+    """Mean over each group of channels and all positions, spread over the group's channels."""
+    mean = v.unflatten(1, (groups, -1)).flatten(2).mean(2).repeat_interleave(v.shape[1] // groups, 1)
+    return mean.view(*mean.shape, *[1] * (v.ndim - 2))
 
 
 def _flat(tree: Any) -> list[Any]:

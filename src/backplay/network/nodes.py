@@ -60,6 +60,27 @@ def _nodes(tree: Any) -> Iterator[Node]:
             yield from _nodes(item)
 
 
+def rerun(node: Node, changed: Mapping[Node, Any], scope: Scope) -> Any:
+    """The value of a node where some values behind it are changed: only what depends on them is run again."""
+    known: dict[Node, Any] = dict(changed)
+
+    def depends(inner: Node) -> bool:
+        if inner not in touched:
+            touched[inner] = inner in known or any([depends(n) for n in inner.inputs])
+        return touched[inner]
+
+    def value(inner: Node) -> None:
+        if inner in known or not depends(inner):
+            return
+        for operand in inner.inputs:
+            value(operand)
+        known[inner] = inner.run(Overlay(known, scope))
+
+    touched: dict[Node, bool] = {}
+    value(node)
+    return known[node] if node in known else scope[node]
+
+
 @dataclass(eq=False)
 class Node:
     """One operation of the network on live tensors."""
@@ -196,6 +217,8 @@ class Norm(Node):
 
     operand: Node = None  # type: ignore[assignment]
     scale: Callable[[Scope], Tensor] = None  # type: ignore[assignment]
+    spread: Callable[[Scope], Tensor] | None = None  # variance of the normalised sample plus eps, where there is one
+    average: Callable[[Tensor], Tensor] | None = None  # mean over what is normalised together
 
     @property
     def carriers(self) -> tuple[Node, ...]:

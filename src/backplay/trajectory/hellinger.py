@@ -37,8 +37,8 @@ class Hellinger:
         self.a, self.b, self.conditioning = a, b, conditioning
         self.meeting = Meeting(a, b)
         with torch.inference_mode(False), torch.no_grad():
-            self._found, curve = prefixes(self.meeting)
             self._alpha = a.mass("input", WALK), b.mass("input", WALK)
+            self._found, curve = prefixes(self.meeting)
         self._beta = self._found.masses[a.network.input]
         # passes round: dividing by the masses that both walks really carried makes a play's distance to itself 0
         self._size = (self._weight(a) * self._weight(b)).sqrt()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from backplay.errors import UnsupportedError
-from backplay.kernels.gates import stopping_slope
 from backplay.kernels.prepared import signed_weight
 from backplay.network import Network, Node
 from backplay.network.mass import Mass
 from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Sum, Wire
-from backplay.values.forward import Values
+from backplay.values.forward import Deform, Values
+from backplay.values.gates import stopping_slope
 
 
 @dataclass(frozen=True)
@@ -210,19 +209,26 @@ def mixing(eta: float) -> Activation:
     return activation
 
 
-def softplus(theta: float) -> tuple[Activation, Callable[[Node, Mapping[Any, Any]], Tensor | None]]:
+def softplus(theta: float) -> tuple[Activation, Deform]:
     """`f_soft` (eq:softplus-decomp), and the network with ReLU replaced by Softplus(θ) that it decomposes."""
 
     def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
         if node.gate != "relu":
             return stopping(node, below, values)
-        z = values[node.operand]
-        probability = torch.sigmoid(z / theta)
-        return _scaled(below, probability, node).shifted(values[node] - probability * z)
+        z = values[node.operand] / theta
+        # θ H_θ: the entropy of the Gibbs weight is even in z, and this form keeps its digits on both sides
+        entropy = torch.log1p(torch.exp(-z.abs())) + z.abs() * torch.sigmoid(-z.abs())
+        return _scaled(below, torch.sigmoid(z), node).shifted(theta * entropy)
 
-    def deform(node: Node, scope: Mapping[Any, Any]) -> Tensor | None:
+    return activation, softplus_forward(theta)
+
+
+def softplus_forward(theta: float) -> Deform:
+    """The network with ReLU replaced by Softplus(θ)."""
+
+    def deform(node: Node, values: Values) -> Tensor | None:
         if not isinstance(node, Gate) or node.gate != "relu":
             return None
-        return theta * functional.softplus(scope[node.operand] / theta)
+        return theta * functional.softplus(values[node.operand] / theta)
 
-    return activation, deform
+    return deform

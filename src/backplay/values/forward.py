@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -11,11 +11,16 @@ from backplay.network import Network, Node
 from backplay.network.nodes import Input
 from backplay.network.weights import Weights
 
+if TYPE_CHECKING:
+    from backplay.values.moments import Moments
+
+Deform = Callable[[Node, "Values"], Tensor | None]
+
 
 class Values(Mapping[Any, Any]):
     """Value of every node, constant and size on one input; also the scope in which nodes look up what they need.
 
-    `deform(node, scope)` may return another value for a node, which then drives everything behind it.
+    `deform(node, values)` may return another value for a node, which then drives everything behind it.
     """
 
     def __init__(
@@ -23,13 +28,15 @@ class Values(Mapping[Any, Any]):
         network: Network,
         x: Mapping[Any, Any],
         weights: Weights,
-        deform: Callable[[Node, Mapping[Any, Any]], Tensor | None] | None = None,
+        deform: Deform | None = None,
     ) -> None:
-        self.network, self.weights = network, weights
+        self.network, self.weights, self.deformed = network, weights, deform is not None
+        self.observed: Mapping[Any, Any] = self  # what players see; games may put an `Observed` here (S20)
+        self.moments: Moments | None = None  # filtered variances, where the game needs them (S22)
         self._scope = network.scope(x, weights)
         for node in network.nodes:
             if not isinstance(node, Input):
-                value = None if deform is None else deform(node, self._scope)
+                value = None if deform is None else deform(node, self)
                 self._scope[node] = node.run(self._scope) if value is None else value
 
     def __getitem__(self, key: Any) -> Any:
@@ -52,3 +59,5 @@ class Values(Mapping[Any, Any]):
     def forget(self, node: Node) -> None:
         """Free a value that nobody will ask for again."""
         self._scope[node] = None
+        if self.observed is not self:
+            self.observed.forget(node)  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backplay.network.nodes import Gate, Node, Overlay, Scope, resolve
+from backplay.network.nodes import Gate, Scope, rerun, resolve
 
 Options = dict[str, Any]
 
@@ -72,6 +72,8 @@ def stopping_slope(node: Gate, scope: Scope) -> Tensor:
         return _FACTORS[node.gate](z, options).clamp(0, 1)
     if node.gate in ("hardtanh", "clamp"):
         return _inside(z, options).to(z.dtype)
+    if node.operator == "hardsigmoid":  # its backward formula rounds 1/6 to float32
+        return (z.abs() < 3).to(z.dtype) / 6
     if node.gate == "composite" and _vanishes_at_zero(node, scope):
         return _composite(node, scope)
     return derivative(lambda a: replay(node, a, scope), z)
@@ -87,22 +89,19 @@ def routing_probability(node: Gate, scope: Scope) -> Tensor:
     return (scope[node] != 0).to(z.dtype)
 
 
+def accurate_tail(node: Gate, scope: Scope) -> Tensor | None:
+    """`z · h(z)` where the operator's own formula has no correct digits far left of 0 (S37)."""
+    z = scope[node.operand]
+    return z * _FACTORS["gelu"](z, resolve_options(node, scope)) if node.gate == "gelu" else None
+
+
 def resolve_options(node: Gate, scope: Scope) -> Options:
     return {k: resolve(v, scope) for k, v in node.options.items()}
 
 
 def replay(node: Gate, z: Tensor, scope: Scope) -> Tensor:
     """The gate on another pre-activation; a composite one runs all of its operators again."""
-    known: dict[Node, Tensor] = {node.operand: z}
-
-    def value(inner: Node) -> Tensor:
-        if inner not in known:
-            for operand in inner.inputs:
-                value(operand)
-            known[inner] = inner.run(Overlay(known, scope))
-        return known[inner]
-
-    return value(node)
+    return rerun(node, {node.operand: z}, scope)
 
 
 def _vanishes_at_zero(node: Gate, scope: Scope) -> bool:

@@ -1,0 +1,203 @@
+"""Assumed-density filtering (S22): independent Gaussian moments of every node under input noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backplay.errors import UnsupportedError
+from backplay.network import Node
+from backplay.network.attention import Attention
+from backplay.network.linear import Averaging
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Product, Sum, Wire
+from backplay.values.forward import Values
+from backplay.values.gates import normal_cdf, replay
+
+_HERMITE = 24  # nodes of the quadrature
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Mean and variance at a node, each in the shape of its output."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+class Moments(Mapping[Any, Moment]):
+    """Variances filtered through the whole graph.
+
+    `mean="real"`: gates see a Gaussian around the real pre-activation, as the games do. `mean="filtered"`: the textbook
+    filter, whose means are expectations too.
+    """
+
+    def __init__(self, values: Values, input_variance: float, mean: Literal["real", "filtered"] = "real") -> None:
+        self.network, self.values = values.network, values
+        self._filtered, self._input_variance = mean == "filtered", input_variance
+        self._means: dict[Node, Tensor] = {}
+        self._variances: dict[Node, Tensor] = {}
+        self._seen = 0
+
+    def advance(self, until: Node | None = None) -> Moments:
+        """Filter on to `until`, or through the whole graph; values behind it must be there."""
+        while self._seen < len(self.network.nodes) and self.network.nodes[self._seen] is not until:
+            node = self.network.nodes[self._seen]
+            if isinstance(node, Input):
+                self._variances[node] = torch.full_like(self.values[node], self._input_variance)
+            else:
+                self._step(node)
+            self._seen += 1
+        return self
+
+    def __getitem__(self, key: str | Node) -> Moment:
+        node = self.network.find(key)
+        return Moment(self._mean(node), self.variance(node))
+
+    def __iter__(self) -> Iterator[str]:
+        return (n.name for n in self._variances)
+
+    def __len__(self) -> int:
+        return len(self._variances)
+
+    def reaches(self, node: Node) -> bool:
+        """Whether variances are known at a node."""
+        return node in self._variances
+
+    def variance(self, node: Node) -> Tensor:
+        """Filtered variance at a node."""
+        if node not in self._variances:
+            raise UnsupportedError(f"{node.name!r} ({node.operator}) lies inside an oracle: no moments reach it.")
+        return self._variances[node]
+
+    def _mean(self, node: Node) -> Tensor:
+        return self._means.get(node, self.values[node])
+
+    def _step(self, node: Node) -> None:
+        if any(n not in self._variances for n in node.carriers) or not node.carriers:
+            return  # an oracle: its value is told, not filtered
+        if isinstance(node, Gate):
+            mean, variance = gate_moments(node, self._mean(node.operand), self._variances[node.operand], self.values)
+            self._means[node] = mean
+        else:
+            variance = self._linear(node)
+            if self._filtered:
+                self._means[node] = node.run(_Scope(self._means, self.values))
+        self._variances[node] = variance
+
+    def _linear(self, node: Node) -> Tensor:
+        values, variances = self.values, self._variances
+        match node:
+            case Affine():
+                return _through_squares(node, variances[node.operand], values)
+            case Sum():
+                left, right = (variances[n] for n in node.inputs)
+                return left + right
+            case Diagonal(scale=None):
+                return variances[node.operand].expand(values[node].shape)
+            case Diagonal():
+                assert node.scale is not None
+                return variances[node.operand] * node.scale(values).to(values[node].dtype).square()
+            case Norm():
+                return _matched(node, variances[node.operand], values)
+            case Product():
+                return _product(node, variances, values)
+            case Max():
+                return _winner(node, variances, values)
+            case Wire():
+                return node.move([variances[n] for n in node.inputs], values)
+            case _:
+                raise AssertionError(f"no moments for {node!r}")
+
+
+class _Scope(Mapping[Any, Any]):
+    """Filtered means where there are some, else values and constants."""
+
+    def __init__(self, means: Mapping[Any, Any], values: Mapping[Any, Any]) -> None:
+        self.means, self.values_ = means, values
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.means[key] if key in self.means else self.values_[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+
+def _through_squares(node: Affine, variance: Tensor, values: Values) -> Tensor:
+    """`W²` on variances."""
+    if isinstance(node.map, Averaging):
+        return node.map.apply(variance, torch.ones(())) * node.map.row_weight(variance)
+    if isinstance(node, Attention):
+        return node.map.apply(variance, node.weight(values).square())
+    squares = values.weights.prepared((node, "squares"), lambda: node.weight(values).square())
+    return node.map.apply(variance, squares)
+
+
+def _matched(node: Norm, variance: Tensor, values: Values) -> Tensor:
+    """`v γ² / (s² + mean v)`: matched moments keep deep transformers bounded; other statistics scale."""
+    scale = node.scale(values).to(variance.dtype).square()
+    if node.spread is None or node.average is None:
+        return variance * scale
+    spread = node.spread(values)
+    return variance * scale * spread / (spread + node.average(variance))
+
+
+def _product(node: Product, variances: dict[Node, Tensor], values: Values) -> Tensor:
+    left, right = node.factors
+    if len(node.carrying) == 1:
+        other = values[right] if node.carrying[0] is left else values[left]
+        return variances[node.carrying[0]] * (1 / other if node.divides else other).square()
+    return variances[left] * values[right].square() + variances[right] * values[left].square()
+
+
+def _winner(node: Max, variances: dict[Node, Tensor], values: Values) -> Tensor:
+    if node.winner is None:
+        left, right = node.inputs
+        return torch.where(values[left] >= values[right], variances[left], variances[right])
+    return variances[node.inputs[0]].flatten()[node.winner(values[node.inputs[0]])]
+
+
+def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Values) -> tuple[Tensor, Tensor]:
+    """Moments of the gate applied to a Gaussian: closed form for ReLU, quadrature for any other gate."""
+    if node.gate == "relu":
+        return relu_moments(mean, variance)
+    return quadrature(lambda z: replay(node, z, values), mean, variance)
+
+
+def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of `ReLU(X)`, `X ~ N(mean, variance)` (gast2018lightweight).
+
+    For a positive mean the formulas are written with the small tail `Φ(−α)`, so that nothing large cancels.
+    """
+    deviation = variance.sqrt()
+    certain = torch.where(mean > 0, 1e4, -1e4).to(mean.dtype)  # without variance the sign decides
+    ratio = torch.where(deviation > 0, mean / deviation, certain).clamp(-1e4, 1e4)
+    size = ratio.abs()
+    tail, density = normal_cdf(-size), torch.exp(-size.square() / 2) / math.sqrt(2 * math.pi)
+    excess = (density - size * tail).clamp(min=0)  # E[(|X| tail)]: what lies on the other side of 0
+    below = ((size.square() + 1) * tail - size * density - excess.square()).clamp(min=0)
+    above = (1 + (size.square() - 1) * tail - size * density - excess.square()).clamp(0, 1)
+    expected = mean.clamp(min=0) + deviation * excess
+    return expected, variance * torch.where(mean > 0, above, below)
+
+
+def quadrature(gate: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Gauss-Hermite moments of `gate(X)`, `X ~ N(mean, variance)`."""
+    points, weights = np.polynomial.hermite_e.hermegauss(_HERMITE)
+    weights = weights / weights.sum()
+    deviation = variance.sqrt()
+    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+    centre = gate(mean)
+    for point, weight in zip(points.tolist(), weights.tolist(), strict=True):
+        departure = gate(mean + point * deviation) - centre  # moments about the centre: no large squares cancel
+        first += weight * departure
+        second += weight * departure.square()
+    return centre + first, (second - first.square()).clamp(min=0)

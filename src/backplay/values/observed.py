@@ -1,0 +1,104 @@
+"""What players observe (S20): gates may show less than the network computes, and what lies between hands it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.network import Node
+from backplay.network.linear import Convolution, Dense
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Norm, Overlay, Product, Sum, Wire
+from backplay.values.forward import Values
+
+Shown = Callable[[Gate], Tensor | None]  # what a gate shows, None for its real value
+
+
+class Observed(Mapping[Any, Any]):
+    """Observed values: gates show `shown(gate)`, sums, maxes, mixes, wires and diagonals hand on what is below them,
+    affine nodes reset to the real pre-activation. Backward only: the forward pass stays as it is."""
+
+    def __init__(self, values: Values, shown: Shown) -> None:
+        self.values = values
+        self._changed: dict[Node, Tensor] = {}
+        for node in values.network.nodes:
+            if isinstance(node, Gate):
+                seen = shown(node)
+            elif isinstance(node, Input) or (isinstance(node, Affine) and not isinstance(node, Mix)):
+                seen = None
+            else:
+                seen = self._handed_on(node) if any(n in self._changed for n in node.carriers) else None
+            if seen is not None:
+                self._changed[node] = seen
+
+    def _handed_on(self, node: Node) -> Tensor:
+        match node:
+            case Norm() | Diagonal():
+                scale = node.scale(self.values).to(self.values[node].dtype) if node.scale is not None else 1.0
+                return self.values[node] + scale * (self[node.operand] - self.values[node.operand])
+            case Max() if node.winner is not None:
+                return self[node.inputs[0]].flatten()[node.winner(self.values[node.inputs[0]])]
+            case Max():
+                left, right = node.inputs
+                return torch.where(self.values[left] >= self.values[right], self[left], self[right])
+            case Mix():
+                return node.map.apply(self[node.operand], node.weight(self.values))
+            case Product() | Sum() | Wire():
+                return node.run(Overlay({n: self[n] for n in node.carriers}, self.values))
+            case _:
+                raise AssertionError(f"{node!r} hands nothing on")
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._changed[key] if key in self._changed else self.values[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def forget(self, node: Node) -> None:
+        """Free what nobody will ask for again."""
+        self._changed.pop(node, None)
+
+
+def entropy_shift(gate: Gate, values: Values) -> Tensor | None:
+    """`H̃` before a gate: normalised entropy of the absolute fan-in of the affine node it comes from (app:entropy-mode).
+
+    Seen through wires, diagonals and norms; None behind a sum and where the fan-in is 1.
+    """
+    node, path = gate.operand, []
+    while isinstance(node, (Wire, Diagonal, Norm)) and len(node.carriers) == 1:
+        path.append(node)
+        node = node.carriers[0]
+    if not isinstance(node, Affine) or isinstance(node, Mix):
+        return None
+    affine = node
+    rows = values.weights.prepared((affine, "fan-in entropy"), lambda: _fan_in_entropy(affine, values))
+    if rows is None:
+        return None
+    spread: Tensor = rows.expand(values[affine].shape)
+    for step in reversed(path):
+        if isinstance(step, Wire):
+            spread = step.move([spread], values)
+        else:
+            spread = spread.expand(values[step].shape)
+    return spread
+
+
+def _fan_in_entropy(node: Affine, values: Values) -> Tensor | None:
+    weight = node.weight(values).abs()
+    if isinstance(node.map, Dense):
+        rows, shape = weight, [-1]
+    elif isinstance(node.map, Convolution) and not node.map.transposed:
+        rows, shape = weight.flatten(1), [-1] + [1] * (weight.ndim - 2)
+    else:
+        return None
+    fan_in = rows.shape[1]
+    if fan_in == 1:
+        return None
+    share = rows / rows.sum(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    entropy = -torch.special.xlogy(share, share).sum(1) / torch.log(torch.tensor(float(fan_in), dtype=rows.dtype))
+    return entropy.view(shape)

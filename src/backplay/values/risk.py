@@ -1,0 +1,53 @@
+"""Risk (S20, S21, S24): lower-confidence values at gates and uncertain keys at oracles."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from backplay.errors import UnsupportedError
+from backplay.network.attention import Attention
+from backplay.network.nodes import Gate, rerun
+from backplay.values.forward import Values
+from backplay.values.moments import Moments, gate_moments
+
+
+def lower_confidence(gate: Gate, z: Tensor, variance: Tensor, risk: float, values: Values) -> Tensor:
+    """`V_λ = μ_a + λ σ_a`, cut at 0 for gates with range ≥ 0 (app:adf-variance)."""
+    mean, spread = gate_moments(gate, z, variance, values)
+    shown = mean + risk * spread.sqrt()
+    return shown.clamp(min=0) if gate.nonnegative else shown
+
+
+def averse_weights(node: Attention, values: Values, moments: Moments, risk: float, score: str) -> Tensor:
+    """The oracle's weights with logits `e_qk + λ_sm ŝ` (eq:risk-attn-policy); backward only."""
+    scores = node.scores
+    if scores is None:
+        raise UnsupportedError(
+            f"attention_risk needs the queries and keys of {node.name!r}, which are not found behind its softmax."
+        )
+    shift = risk * _uncertainty(node, values, moments, score)
+    if scores.product is None:
+        assert node.logits is not None
+        return torch.softmax(node.logits(values) + shift, -1).nan_to_num(0.0)
+    assert node.told is not None
+    product = values[scores.product]
+    return rerun(node.told, {scores.product: product + shift / scores.factor}, values)
+
+
+def _uncertainty(node: Attention, values: Values, moments: Moments, score: str) -> Tensor:
+    """`ŝ_qk`: deviation of the key, of the key relative to its size, or of the logit itself."""
+    scores = node.scores
+    assert scores is not None
+    key, spread = values[scores.key], moments.variance(scores.key)
+    if scores.transposed:
+        key, spread = key.mT, spread.mT
+    if score == "logit":
+        query, query_spread = values[scores.query], moments.variance(scores.query)
+        variance = query.square() @ spread.mT + query_spread @ key.square().mT
+        return variance.sqrt() * abs(scores.factor)
+    deviation = spread.mean(-1).sqrt()
+    if score == "relative":
+        size = key.square().mean(-1).sqrt()
+        deviation = torch.where(size > 0, deviation / size, 0)
+    return deviation[..., None, :]
