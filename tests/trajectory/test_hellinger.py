@@ -4,7 +4,6 @@ import copy
 import warnings
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 import backplay as bp
 from closeness import array, assert_near
 from oracles import laws, strategies
-from oracles.dag import Dag, is_delicate, values
+from oracles.dag import is_delicate, values
 from oracles.walks import Routing, Stopping, TooManyTrajectories, count_trajectories
 
 
