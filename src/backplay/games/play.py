@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from backplay.errors import InputError, UnsupportedError
+from backplay.errors import InputError, KeywordError, UnsupportedError
 from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
@@ -19,6 +19,7 @@ from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate
 from backplay.trajectory.passes import Passed, pull
+from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
 
 if TYPE_CHECKING:
@@ -181,6 +182,13 @@ class Play:
         return {
             operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)
         }
+
+    def sample(self, n: int, seed: int = 0) -> Trajectories:
+        """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise KeywordError(f"n={n!r} is out of range: it must be an integer >= 1.")
+        with torch.inference_mode(False), torch.no_grad():
+            return sample(self, n, seed)
 
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""
