@@ -3,12 +3,14 @@
 from backplay.errors import BackplayError
 from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose, moments
 from backplay.network import Network, Node, capture
+from backplay.trajectory.certify import Certificate, certify
 from backplay.trajectory.hellinger import Hellinger, HellingerMatrix, hellinger, hellinger_matrix
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackplayError",
+    "Certificate",
     "Decomposition",
     "Hellinger",
     "HellingerMatrix",
@@ -19,6 +21,7 @@ __all__ = [
     "RoutingGame",
     "StoppingGame",
     "capture",
+    "certify",
     "decompose",
     "hellinger",
     "hellinger_matrix",

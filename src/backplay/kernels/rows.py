@@ -126,7 +126,8 @@ def _probed(
 ) -> tuple[Tensor, Tensor]:
     """Maps that act on each entry of the first dimension alone: a batch of unit masses, one for each state."""
     inner, below = shapes[1].numel() // shapes[1][0], shapes[0].numel() // shapes[0][0]
-    probe = torch.zeros(len(states), inner, dtype=weight.dtype, device=states.device)
+    dtype = weight.dtype if weight.ndim else torch.float64  # a number fits any precision
+    probe = torch.zeros(len(states), inner, dtype=dtype, device=states.device)
     probe.scatter_(1, (states % inner)[:, None], 1.0)
     shape = torch.Size((len(states), *shapes[0][1:]))
     row = linear.adjoint(probe.view(len(states), *shapes[1][1:]), weight, shape).flatten(1)

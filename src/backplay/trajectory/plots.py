@@ -55,6 +55,8 @@ def _places(drawn: Trajectories, node: Node, sample: int, chosen: Tensor, size: 
     if node.name not in drawn.states or len(node.shape) != 4 or node.layout.dim != 0:
         return None
     height, width = node.shape[2:]
+    if height * size[1] != width * size[0]:  # heads and tokens, or pooled out of shape: no picture
+        return None
     state = drawn.states[node.name][sample, chosen].cpu()
     rows = (state // width % height + 0.5) * size[0] / height - 0.5
     columns = (state % width + 0.5) * size[1] / width - 0.5
