@@ -1,5 +1,6 @@
 """backplay explains neural networks by playing them backward."""
 
+from backplay import transforms
 from backplay.errors import BackplayError
 from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose, moments
 from backplay.network import Network, Node, capture
@@ -26,4 +27,5 @@ __all__ = [
     "hellinger",
     "hellinger_matrix",
     "moments",
+    "transforms",
 ]

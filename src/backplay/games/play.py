@@ -46,12 +46,13 @@ class Play:
 
     def __init__(self, game: Game[Any], network: Network, inputs: dict[Any, Any], target: Target, keep: bool = True) -> None:
         self.game, self.network = game, network
-        self._inputs = inputs
+        self.inputs = inputs
         self.x: Tensor = inputs[network.key]
         self.values = game.values(network, inputs, network.weights())
         self._kernels: dict[Node, Kernel] = {}
         logits = self.values.logits
         self.target = read_target(target, logits)
+        self._given = torch.stack(torch.unravel_index(self.target, logits.shape[1:]), 1)
         self._shape = logits.shape
         self.value: Tensor = logits.flatten(1).gather(1, self.target[:, None])[:, 0]
         self._passes: dict[Measure, Passed] = {}
@@ -70,6 +71,10 @@ class Play:
         root = torch.zeros(self._shape, dtype=self.value.dtype, device=self.value.device)
         root.flatten(1).scatter_(1, self.target[:, None], 1.0)
         return root
+
+    def on(self, network: Network) -> Play:
+        """The same game, input and target on another copy of the network."""
+        return Play(self.game, network, self.inputs, self._given)
 
     def kernel(self, node: Node) -> Kernel:
         """How mass leaves a node in this play."""
@@ -205,8 +210,8 @@ class Play:
         """The captured program's answer, undeformed by any mode."""
         if not self.values.deformed:
             return self.values.logits
-        return Values(self.network, self._inputs, self.values.weights).logits
+        return Values(self.network, self.inputs, self.values.weights).logits
 
     def model_logits(self) -> Tensor:
         """What the model itself says to this input."""
-        return self.network.model_logits(self._inputs)
+        return self.network.model_logits(self.inputs)

@@ -232,8 +232,8 @@ def hellinger(
     >>> h = bp.hellinger(game.play(x), game.play(y))
     >>> h.distance, h.surviving, h.disagreement
 
-    A batch is compared pairwise. With `invariant="permutation"` hidden channels of B may first be renamed to fit A
-    (S33).
+    A batch is compared pairwise. With `invariant="permutation"` hidden channels of B may first be renamed to fit A:
+    `H_perm`, found by linear assignments from several starts, an upper bound of the true minimum (S33).
     """
     from backplay.games.play import Play
 
@@ -245,7 +245,12 @@ def hellinger(
     if invariant not in (None, "permutation"):
         raise KeywordError(f"invariant={invariant!r} is out of range: it must be None or 'permutation'.")
     check_comparable(play_a, play_b)
-    return Hellinger(play_a, play_b, conditioning)
+    if invariant is None:
+        return Hellinger(play_a, play_b, conditioning)
+    from backplay.trajectory.permutation import candidates
+
+    found = [Hellinger(play_a, candidate, conditioning) for candidate in candidates(play_a, play_b)]
+    return min(found, key=lambda h: float(h.distance.mean()))
 
 
 @dataclass(frozen=True)
