@@ -4,6 +4,7 @@ from backplay import transforms
 from backplay.errors import BackplayError
 from backplay.games import Decomposition, Occupation, Play, RoutingGame, StoppingGame, decompose, moments
 from backplay.network import Network, Node, capture
+from backplay.trajectory import bounds
 from backplay.trajectory.certify import Certificate, certify
 from backplay.trajectory.hellinger import Hellinger, HellingerMatrix, hellinger, hellinger_matrix
 
@@ -21,6 +22,7 @@ __all__ = [
     "Play",
     "RoutingGame",
     "StoppingGame",
+    "bounds",
     "capture",
     "certify",
     "decompose",

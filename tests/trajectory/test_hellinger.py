@@ -4,6 +4,7 @@ import copy
 import warnings
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -161,15 +162,154 @@ def draw_and_compare(data, dag):
         compare(dag, a, b)
 
 
-@examples(25)
+@examples(12)
 @given(st.data())
 def test_dense_networks(data):
     """thm:per-pixel, thm:conditioned-survival, lem:bc-chain-rule, lem:bc-monotone, rem:rg-natural-equivalence."""
     draw_and_compare(data, data.draw(strategies.dense_dags()))
 
 
-@examples(25)
+@examples(12)
 @given(st.data())
 def test_convolutional_networks(data):
     """The same on convolutions, pools and residual sums."""
     draw_and_compare(data, data.draw(strategies.conv_dags()))
+
+
+def network(seed, width=5, depth=3, dtype=torch.float64):
+    """A fully connected network with random weights, the same graph for every seed."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [4, *[width] * depth, 3]
+    layers = []
+    for k in range(len(sizes) - 1):
+        layer = torch.nn.Linear(sizes[k], sizes[k + 1])
+        with torch.no_grad():
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
+            layer.bias.copy_(0.3 * torch.randn(layer.bias.shape, generator=generator))
+        layers += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1]).to(dtype).eval()
+
+
+def games(model):
+    return bp.StoppingGame(model), bp.RoutingGame(model), bp.RoutingGame(model, epsilon=0.0, tau=0.5)
+
+
+@examples(6)
+@given(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), st.floats(0, 1))
+def test_metric(seeds, noise):
+    """H is a metric: symmetric to the last bit, 0 on itself, at most 1, triangle inequality."""
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seeds[0]))
+    y = x + noise * torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seeds[1]))
+    first, again, second = (bp.capture(network(s), x) for s in (seeds[0], seeds[0], seeds[2]))
+    for k in range(3):
+        a, b, c = (games(n)[k].play(z, 1) for n, z in ((first, x), (first, y), (second, y)))
+        ab, ba, bc, ac = (bp.hellinger(*p) for p in ((a, b), (b, a), (b, c), (a, c)))
+        assert torch.equal(ab.distance, ba.distance) and torch.equal(
+            ab.surviving.nan_to_num(9), ba.surviving.nan_to_num(9)
+        )
+        assert (bp.hellinger(a, a).distance == 0).all()
+        assert (bp.hellinger(a, games(again)[k].play(x, 1)).distance == 0).all()
+        assert (ac.distance <= ab.distance + bc.distance + 1e-12).all()
+        for h in (ab, bc, ac):
+            assert ((h.distance >= 0) & (h.distance <= 1)).all()
+            assert (h.map("trajectory") >= h.map("marginal") - 1e-12).all()  # eq:path-vs-marginal
+            assert (h.map("fraction") <= 1).all()
+
+
+def test_cross_identity():
+    """eq:hellinger-cross-identity behind every node: what has ended plus Σ β γ on the frontier is BC."""
+    x = torch.randn(2, 4, dtype=torch.float64)
+    for a, b in zip(games(network(1)), games(network(2)), strict=True):
+        meeting = bp.hellinger(a.play(x, 0), b.play(x, 1)).meeting
+        bc, ahead = meeting.forward()
+        seen = []
+
+        def watch(node, found, bc=bc, ahead=ahead, seen=seen):
+            total = found.ended()
+            for n, mass in found.masses.items():
+                total = total + (mass.plain() * ahead[n].plain()).flatten(1).sum(1)
+            assert_near(total, bc, what=f"behind {node.name}")
+            seen.append(node.name)
+
+        meeting.backward(watch)
+        assert len(seen) >= 5
+
+
+def test_refusals():
+    """S27: other graphs, other games, other batches are refused with the reason."""
+    x = torch.randn(2, 4, dtype=torch.float64)
+    model = network(1)
+    play = bp.StoppingGame(model).play(x)
+    with pytest.raises(bp.BackplayError, match="first at node '0'"):
+        bp.hellinger(play, bp.StoppingGame(network(1, width=6)).play(x))
+    with pytest.raises(ValueError, match=r"'7'|'8'|nodes"):
+        bp.hellinger(play, bp.StoppingGame(network(1, depth=4)).play(x))
+    with pytest.raises(bp.BackplayError, match="RoutingGame"):
+        bp.hellinger(play, bp.RoutingGame(model).play(x))
+    with pytest.raises(bp.BackplayError, match="samples"):
+        bp.hellinger(play, bp.StoppingGame(model).play(x[:1]))
+    with pytest.raises(bp.BackplayError, match="precision"):
+        bp.hellinger(play, bp.StoppingGame(network(1, dtype=torch.float32)).play(x.float()))
+    with pytest.raises(TypeError, match="play"):
+        bp.hellinger(play, x)
+    with pytest.raises(ValueError, match="kind"):
+        bp.hellinger(play, play).map("mass")
+    with pytest.raises(ValueError, match="invariant"):
+        bp.hellinger(play, play, invariant="rotation")
+
+
+def test_matrix():
+    """All pairs are the pairs one by one; a batch stays the last dimension."""
+    game, x = bp.RoutingGame(network(3)), torch.randn(5, 4, dtype=torch.float64)
+    singles = [game.play(x[k : k + 1], 0) for k in range(5)]
+    found = bp.hellinger_matrix(singles[:3], singles[3:])
+    assert found.distance.shape == (3, 2)
+    assert found.distance[1, 0] == bp.hellinger(singles[1], singles[3]).distance[0]
+    batched = bp.hellinger_matrix([game.play(x[:2], 0)], [game.play(x[2:4], 0), game.play(x[3:], 0)])
+    assert batched.distance.shape == (1, 2, 2)
+    assert_near(batched.distance[0, 1, 0], found.distance[0, 0], what="batch against single")
+
+
+def narrow(depth, dtype):
+    """Survival of about 1e-5 a layer: the wide road leads to a dead neuron, the narrow one goes on."""
+    generator = torch.Generator().manual_seed(5)
+    layers = []
+    for _ in range(depth):
+        layer = torch.nn.Linear(3, 3)
+        with torch.no_grad():
+            layer.weight.copy_(torch.rand(3, 3, generator=generator) * torch.tensor([1e-5, 2e-5, 1.0]))
+            layer.bias.copy_(torch.tensor([1.0, 0.5, -50.0]))
+        layers += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(3, 2)).to(dtype).eval()
+
+
+@pytest.mark.parametrize("depth, least", [(8, -100), (60, -700)])
+def test_tiny_survival(depth, least):
+    """S30: survival below 1e-30 and below 1e-300 has correct digits in float32, by both routes."""
+    torch.manual_seed(1)
+    x = torch.rand(2, 3, dtype=torch.float64) + 0.5
+    model = narrow(depth, torch.float64)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in other.parameters():
+            if p.ndim > 1:
+                p.mul_(1 + 0.3 * torch.rand_like(p))
+    exact = bp.hellinger(*(bp.StoppingGame(m).play(x, 0) for m in (model, other)))
+    assert (exact.log_survival_a < least).all()
+    for route in ("post-hoc", "kernel"):
+        single = [bp.StoppingGame(copy.deepcopy(m).float()).play(x.float(), 0) for m in (model, other)]
+        found = bp.hellinger(*single, conditioning=route)
+        assert_near(found.log_survival_a, exact.log_survival_a, 1e-6, what="log Z_A")
+        assert_near(found.log_survival_b, exact.log_survival_b, 1e-6, what="log Z_B")
+        assert_near(found.bc_surviving, exact.bc_surviving, 1e-4, what=f"BC given survival, {route}")
+        assert_near(found.map(conditioned=True), exact.map(conditioned=True), 1e-3, what="live map")
+
+
+def test_no_survivor():
+    """S30: where nobody survives, `surviving` is NaN and the plain distance is not."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1)).double().eval()
+    with torch.no_grad():
+        model[0].bias.fill_(-100)
+    play = bp.StoppingGame(model).play(torch.ones(1, 2, dtype=torch.float64), 0)
+    h = bp.hellinger(play, play)
+    assert torch.isnan(h.surviving).all() and (h.distance == 0).all() and (h.survival_a == 0).all()

@@ -271,6 +271,8 @@ def _at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
 def _soft_gain(payoff: Tensor, policy: Tensor, tau: float, generator: torch.Generator) -> Tensor:
     """Largest `exp Q(π') − exp Q(π)` over pure and random `π'`, with `Q(π) = Σ π log c + τ H(π)`."""
     log = payoff.log()
+    size = policy.sum(1, keepdim=True)
+    policy = policy / size.clamp(min=1e-300)
     own = _soft_value(log, policy, tau)
     best = log.amax(1)  # pure routes: no entropy
     for k in range(MIXTURES):
@@ -278,7 +280,9 @@ def _soft_gain(payoff: Tensor, policy: Tensor, tau: float, generator: torch.Gene
         mixed = -draws.log() if k % 2 else policy * torch.exp(0.1 * (draws - 0.5))
         mixed = torch.where(payoff > 0, mixed, 0)
         best = torch.maximum(best, _soft_value(log, mixed / mixed.sum(1, keepdim=True), tau))
-    return _relative(own.exp() * torch.expm1(best - own), own.exp())
+    gain = torch.where(own > -math.inf, own.exp() * torch.expm1(best - own), best.exp())
+    # what is no probability is no policy: the missing or surplus mass counts as gain
+    return _relative(gain, own.exp()) + (size[:, 0] - 1).abs()
 
 
 def _soft_value(log: Tensor, policy: Tensor, tau: float) -> Tensor:

@@ -32,20 +32,20 @@ def _draw_paths(drawn: Trajectories, sample: int, paths: int, axes: Any) -> None
     x = drawn.play.x[sample].detach().double().cpu()
     if x.ndim != 3:
         axes.set_title("input elements")
-        axes.bar(range(x.numel()), drawn.frequencies("input")[sample].flatten().cpu())
+        axes.bar(range(x.numel()), drawn.frequencies("input")[sample].flatten().tolist())
         return
     shown = x - x.amin()
     shown = (shown / shown.amax().clamp(min=1e-12)).movedim(0, -1)
-    axes.imshow(shown if x.shape[0] == 3 else shown.mean(-1), cmap="gray", alpha=0.6)
+    axes.imshow((shown if x.shape[0] == 3 else shown.mean(-1)).numpy(), cmap="gray", alpha=0.6)
     chosen = (drawn.ends[sample] == 0).nonzero()[:paths, 0]
     chosen = chosen if len(chosen) else torch.arange(min(paths, drawn.n))
     steps = [_places(drawn, node, sample, chosen, x.shape[1:]) for node in drawn.play.network.nodes]
     known = torch.stack([s for s in steps if s is not None])  # (nodes, paths, 2)
     for k in range(known.shape[1]):
         line = known[:, k][~known[:, k].isnan().any(1)]
-        axes.plot(line[:, 1], line[:, 0], lw=0.6, alpha=0.6)
+        axes.plot(line[:, 1].tolist(), line[:, 0].tolist(), lw=0.6, alpha=0.6)
     here = known[0][~known[0].isnan().any(1)]
-    axes.scatter(here[:, 1], here[:, 0], s=9, c="crimson", zorder=3)
+    axes.scatter(here[:, 1].tolist(), here[:, 0].tolist(), s=9, c="crimson", zorder=3)
     axes.set_axis_off()
     axes.set_title(f"{known.shape[1]} trajectories")
 
