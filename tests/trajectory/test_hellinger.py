@@ -242,7 +242,7 @@ def test_refusals():
     play = bp.StoppingGame(model).play(x)
     with pytest.raises(bp.BackplayError, match="first at node '0'"):
         bp.hellinger(play, bp.StoppingGame(network(1, width=6)).play(x))
-    with pytest.raises(ValueError, match=r"'7'|'8'|nodes"):
+    with pytest.raises(ValueError, match="first at node '6'"):
         bp.hellinger(play, bp.StoppingGame(network(1, depth=4)).play(x))
     with pytest.raises(bp.BackplayError, match="RoutingGame"):
         bp.hellinger(play, bp.RoutingGame(model).play(x))
@@ -283,7 +283,7 @@ def narrow(depth, dtype):
     return torch.nn.Sequential(*layers, torch.nn.Linear(3, 2)).to(dtype).eval()
 
 
-@pytest.mark.parametrize("depth, least", [(8, -100), (60, -700)])
+@pytest.mark.parametrize("depth, least", [(12, -100), (72, -700)])
 def test_tiny_survival(depth, least):
     """S30: survival below 1e-30 and below 1e-300 has correct digits in float32, by both routes."""
     torch.manual_seed(1)
