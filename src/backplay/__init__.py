@@ -1,5 +1,6 @@
 """backplay explains neural networks by playing them backward."""
 
+from backplay import transforms
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -18,12 +19,18 @@ from backplay.games import (
     sweep,
 )
 from backplay.network import Network, Node, capture
+from backplay.trajectory import bounds
+from backplay.trajectory.certify import Certificate, certify
+from backplay.trajectory.hellinger import Hellinger, HellingerMatrix, hellinger, hellinger_matrix
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackplayError",
+    "Certificate",
     "Decomposition",
+    "Hellinger",
+    "HellingerMatrix",
     "Network",
     "Node",
     "Occupation",
@@ -32,10 +39,15 @@ __all__ = [
     "Reynolds",
     "RoutingGame",
     "StoppingGame",
+    "bounds",
     "capture",
+    "certify",
     "decompose",
+    "hellinger",
+    "hellinger_matrix",
     "moments",
     "preset",
     "presets",
     "sweep",
+    "transforms",
 ]

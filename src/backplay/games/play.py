@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from backplay.errors import InputError, UnsupportedError
+from backplay.errors import InputError, KeywordError, UnsupportedError
 from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
@@ -18,6 +19,7 @@ from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate
 from backplay.trajectory.passes import Passed, pull
+from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
 from backplay.values.shared import Shared
 
@@ -53,12 +55,13 @@ class Play:
         shared: Shared | None = None,
     ) -> None:
         self.game, self.network = game, network
-        self._inputs = inputs
+        self.inputs = inputs
         self.x: Tensor = inputs[network.key]
         self.values = game.values(shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
         logits = self.values.logits
         self.target = read_target(target, logits)
+        self._given = torch.stack(torch.unravel_index(self.target, logits.shape[1:]), 1)
         self._shape = logits.shape
         self.value: Tensor = logits.flatten(1).gather(1, self.target[:, None])[:, 0]
         self._passes: dict[Measure, Passed] = {}
@@ -66,17 +69,21 @@ class Play:
             self._pass(DIFFERENCE)
         else:  # a map alone: kernels and values are dropped on the way
             kernel = lambda node: game.kernel(node, self.values)  # noqa: E731
-            passed = pull(network, kernel, self._root(), DIFFERENCE, keep=False, done=self.values.forget)
+            passed = pull(network, kernel, self.root(), DIFFERENCE, keep=False, done=self.values.forget)
             self._passes[DIFFERENCE] = passed
 
     def __repr__(self) -> str:
         return f"Play({self.game!r}, batch of {len(self.value)}, targets {self.target.tolist()})"
 
-    def _root(self) -> Tensor:
+    def root(self) -> Tensor:
         """Unit mass at the target's logit, player +."""
         root = torch.zeros(self._shape, dtype=self.value.dtype, device=self.value.device)
         root.flatten(1).scatter_(1, self.target[:, None], 1.0)
         return root
+
+    def on(self, network: Network) -> Play:
+        """The same game, input and target on another copy of the network."""
+        return Play(self.game, network, self.inputs, self._given)
 
     def kernel(self, node: Node) -> Kernel:
         """How mass leaves a node in this play."""
@@ -87,8 +94,12 @@ class Play:
     def _pass(self, measure: Measure) -> Passed:
         if measure not in self._passes:
             with torch.inference_mode(False), torch.no_grad():
-                self._passes[measure] = pull(self.network, self.kernel, self._root(), measure)
+                self._passes[measure] = pull(self.network, self.kernel, self.root(), measure)
         return self._passes[measure]
+
+    def visited(self) -> Mapping[Node, Mass]:
+        """The nodes that the walk can come to, with their walk mass."""
+        return self._pass(WALK).masses
 
     def mass(self, name: str | Node, measure: Measure) -> Mass:
         node = self.network.find(name)
@@ -186,6 +197,13 @@ class Play:
         carriers = self.kernel(node).carriers or node.carriers
         return {operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)}
 
+    def sample(self, n: int, seed: int = 0) -> Trajectories:
+        """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise KeywordError(f"n={n!r} is out of range: it must be an integer >= 1.")
+        with torch.inference_mode(False), torch.no_grad():
+            return sample(self, n, seed)
+
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""
         if not self.values.weights.fresh(self.network.weights().prints):
@@ -201,8 +219,8 @@ class Play:
         """The captured program's answer, undeformed by any mode."""
         if not self.values.deformed:
             return self.values.logits
-        return Values(self.network, self._inputs, self.values.weights).logits
+        return Values(self.network, self.inputs, self.values.weights).logits
 
     def model_logits(self) -> Tensor:
         """What the model itself says to this input."""
-        return self.network.model_logits(self._inputs)
+        return self.network.model_logits(self.inputs)

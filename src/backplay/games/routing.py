@@ -220,7 +220,7 @@ class RoutingGame(Game[RoutingModes]):
                 empty, alone = is_empty(sums[k]), is_empty(sums[1 - k])
                 stream.entry = torch.where(alone & ~empty, 1.0, torch.where(empty & ~alone, 0.0, 0.5)).to(dtype)
                 stream.discount = torch.where(alone, modes.alpha - modes.beta, discount).to(dtype)
-                stream.turn = torch.where(alone, 1.0, turn).to(dtype)
+                stream.turn = torch.where(alone & ~empty, 1.0, turn).to(dtype)
             streams.append(stream)
         return streams
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure
-from backplay.kernels.streams import Contributions, Stream, StreamKernel, is_empty
+from backplay.kernels.kernel import DIFFERENCE, WALK, Kernel, Measure
+from backplay.kernels.streams import Contributions, StreamKernel, StreamState, is_empty
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Node, Scope, rerun
 
@@ -30,7 +30,7 @@ class ValueRouting(StreamKernel):
         values: tuple[Tensor, Tensor],
         projection: Contributions,
         totals: tuple[Tensor, Tensor],
-        streams: Sequence[Stream],
+        streams: Sequence[StreamState],
     ) -> None:
         super().__init__(*streams)
         assert node.projection is not None
@@ -38,13 +38,25 @@ class ValueRouting(StreamKernel):
         self.node, self.scope, self.weight, self.values = node, scope, weight, values
         self.projection, self.totals = projection, totals
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+    @property
+    def chosen(self) -> Contributions:
+        return self.projection
+
+    def spread(self, on_plus: Tensor, on_minus: Tensor, contributions: Contributions | None = None) -> Tensor:
         sent: list[Tensor] = []
-        for stream, value, total in zip((self.plus, self.minus), self.values, self.totals, strict=True):
-            keys = self.node.map.adjoint(mass * stream.coefficient(measure), self.weight, value.shape) * value
+        for part, value, total in zip((on_plus, on_minus), self.values, self.totals, strict=True):
+            keys = self.node.map.adjoint(part, self.weight, value.shape) * value
             states = self.node.back(keys, self.scope, total.shape)
             sent.append(states / total.masked_fill(is_empty(total), 1.0))
-        return (self.projection.pull(sent[0], sent[1]),)
+        return (contributions or self.projection).pull(sent[0], sent[1])
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        found: list[Tensor] = []
+        ahead = self.projection.push(values[0])
+        for stream, value, total, mean in zip((self.plus, self.minus), self.values, self.totals, ahead, strict=True):
+            keys = self.node.through(mean / total.masked_fill(is_empty(total), 1.0), self.scope) * value
+            found.append(self.node.map.apply(keys, self.weight) * stream.coefficient(WALK))
+        return found[0] + found[1]
 
 
 class GradientBlock(Kernel):

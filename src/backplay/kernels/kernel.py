@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.network.nodes import Node, Scope, Wire
 
 
@@ -39,6 +40,13 @@ class Kernel(ABC):
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         """Mass at the node carried back to each of its carriers."""
 
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        """Expectation, over the walk's next state, of a function on the carriers' states; 0 where the walk ends.
+
+        The function is the same for both players, and so is its expectation. `push` is the transpose of `pull`.
+        """
+        raise UnsupportedError(f"{type(self).__name__} has no forward expectation; only maps can be made with it.")
+
     def lost(self, mass: Tensor) -> Tensor | None:
         """Walk mass that ends in † here, shaped like the output; None where nothing does."""
         return None
@@ -58,6 +66,9 @@ class PassThrough(Kernel):
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return (mass,)
 
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0]
+
 
 class Scaling(Kernel):
     """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
@@ -67,6 +78,9 @@ class Scaling(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return (mass * _coefficient(self.scale, measure),)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0] * _coefficient(self.scale, WALK)
 
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.scale == 0) if bool((self.scale == 0).any()) else None
@@ -90,6 +104,9 @@ class Stopping(Kernel):
         probability = self.slope.clamp(-1, 1)
         return (mass * (probability if measure.signed else probability.abs()),)
 
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0] * self.slope.abs().clamp(max=1)
+
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (1 - self.slope.abs().clamp(max=1))
 
@@ -101,10 +118,18 @@ class Split(Kernel):
         self.shares, self.discounts = shares, discounts
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return [mass * factor for factor in self.factors(measure)]
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        parts = [value * factor for value, factor in zip(values, self.factors(WALK), strict=True)]
+        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
+
+    def factors(self, measure: Measure) -> list[float | Tensor]:
+        """What a unit of mass sends to each operand."""
         if self.discounts is None:
-            return [mass * share for share in self.shares]
+            return list(self.shares)
         return [
-            mass * share * (_coefficient(d, measure) if isinstance(d, Tensor) else d if measure.discounted else 1.0)
+            share * (_coefficient(d, measure) if isinstance(d, Tensor) else d if measure.discounted else 1.0)
             for share, d in zip(self.shares, self.discounts, strict=True)
         ]
 
@@ -128,6 +153,9 @@ class Winner(Kernel):
         flat.index_add_(0, self.index.flatten(), mass.flatten())
         return (flat.view(self.shape),)
 
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0].flatten()[self.index]
+
 
 class Duel(Kernel):
     """The maximum of two operands, elementwise; the first wins ties."""
@@ -137,6 +165,9 @@ class Duel(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return mass * self.first, mass * ~self.first
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return torch.where(self.first, *values)
 
 
 class Relabelling(Kernel):
@@ -148,6 +179,13 @@ class Relabelling(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return self.node.transpose(mass, self.scope, self.shapes)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        moved = self.node.move(values, self.scope)
+        if not self.node.constants:
+            return moved
+        # what the wire fills in by itself, a padding value, is no successor
+        return torch.where(self.node.move([torch.zeros_like(v) for v in values], self.scope) == 0, moved, 0)
 
     def constant(self, mass: Tensor) -> Tensor | None:
         if not self.node.constants:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import Kernel, Measure
-from backplay.kernels.streams import Contributions, Stream, StreamKernel, is_empty
+from backplay.kernels.kernel import WALK, Kernel, Measure
+from backplay.kernels.streams import Contributions, StreamKernel, StreamState, is_empty
 from backplay.network.linear import LinearMap
 
 
@@ -29,6 +29,10 @@ class StoppingLinear(Kernel):
         back = self.linear.adjoint(mass, weight, self.shape)
         return (back if self.real is None else back * self.real,)
 
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        value = values[0] if self.real is None else values[0] * self.real
+        return torch.where(self.total > 0, self.linear.apply(value, self.weight.abs()) / self.total, 0)
+
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.total == 0) if bool((self.total == 0).any()) else None
 
@@ -36,26 +40,38 @@ class StoppingLinear(Kernel):
 class RoutingLinear(StreamKernel):
     """Sign oracle, then a predecessor by the Gibbs policy of the stream (def:routing-recursion, eq:lrp-eps-policy)."""
 
-    def __init__(self, contributions: Contributions, plus: Stream, minus: Stream) -> None:
+    def __init__(self, contributions: Contributions, plus: StreamState, minus: StreamState) -> None:
         super().__init__(plus, minus)
         self.contributions = contributions
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
-        return (self.contributions.pull(u, v),)
+    @property
+    def chosen(self) -> Contributions:
+        return self.contributions
+
+    def spread(self, on_plus: Tensor, on_minus: Tensor, contributions: Contributions | None = None) -> Tensor:
+        return (contributions or self.contributions).pull(on_plus, on_minus)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        plus, minus = self.contributions.push(values[0])
+        return plus * self.plus.coefficient(WALK) + minus * self.minus.coefficient(WALK)
 
 
 class Sharing(Kernel):
     """A mix of non-negative values: one stream, policy `∝ (w_i a_i)^{1/τ}`, no outside option (S18)."""
 
-    def __init__(self, linear: LinearMap, weight: Tensor, value: Tensor) -> None:
+    def __init__(self, linear: LinearMap, weight: Tensor, value: Tensor, inverse: Tensor | None = None) -> None:
         self.linear, self.weight, self.value = linear, weight, value
-        total = linear.apply(value, weight)
-        self.inverse = torch.where(is_empty(total), 0, 1 / total)
+        if inverse is None:
+            total = linear.apply(value, weight)
+            inverse = torch.where(is_empty(total), 0, 1 / total)
+        self.inverse = inverse
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         back = self.linear.adjoint(mass * self.inverse, self.weight, self.value.shape)
         return (self.value * back,)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return self.linear.apply(self.value * values[0], self.weight) * self.inverse
 
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.inverse == 0) if bool((self.inverse == 0).any()) else None

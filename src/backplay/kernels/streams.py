@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -23,6 +25,10 @@ class Contributions(Protocol):
 
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
         """`Σ_j [c_ij]⁺ u_j + [c_ij]⁻ v_j` for coefficients `u`, `v` on the two streams."""
+        ...
+
+    def push(self, function: Tensor) -> tuple[Tensor, Tensor]:
+        """`Σ_i [c_ij]⁺ f_i` and `Σ_i [c_ij]⁻ f_i` for a function `f ≥ 0` of the predecessors."""
         ...
 
 
@@ -47,6 +53,9 @@ class ByWeight:
         shape = self.value.shape
         up = self.linear.adjoint(on_plus, self.positive, shape)
         return self.value * (up + self.linear.adjoint(on_minus, self.negative, shape))
+
+    def push(self, function: Tensor) -> tuple[Tensor, Tensor]:
+        return replace(self, value=self.value * function).sums()
 
 
 @dataclass
@@ -78,6 +87,9 @@ class ByProduct:
         net = self.linear.adjoint(on_plus - on_minus, self.weight, shape)
         return both.mul_(self.value.abs()).addcmul_(self.value, net).mul_(0.5)
 
+    def push(self, function: Tensor) -> tuple[Tensor, Tensor]:
+        return replace(self, value=self.value * function).sums()
+
     def _parts(self) -> tuple[ByWeight, ByWeight]:
         """Non-negative and negated negative values, as two sets of contributions by weight."""
         positive, negative = self.weight.clamp(min=0), (-self.weight).clamp(min=0)
@@ -96,6 +108,22 @@ class ByProduct:
 def is_empty(total: Tensor) -> Tensor:
     """Sums of non-negative terms that are 0, or so small that their inverse overflows (S16)."""
     return total < torch.finfo(total.dtype).tiny
+
+
+class StreamState(Protocol):
+    """What a kernel asks of a stream state."""
+
+    def coefficient(self, measure: Measure) -> Tensor:
+        """What a unit of mass at the output sends into each unit of contribution."""
+        ...
+
+    def outside(self) -> Tensor:
+        """Probability of entering the stream and ending there in †."""
+        ...
+
+    def leak(self) -> Tensor | None:
+        """The part of `outside` that the bias absorbs; None where no bias does."""
+        ...
 
 
 @dataclass
@@ -118,13 +146,15 @@ class Stream:
             factor = factor * self.turn
         return factor / self._denominator()
 
-    def share(self, part: Tensor) -> Tensor:
-        """Probability of entering the stream and leaving by a part of `aside`; an empty stream is all outside."""
-        return self.entry * torch.where(is_empty(self.total), 1.0, part / self._denominator())
+    def outside(self) -> Tensor:
+        """Probability of entering the stream and ending there; an empty stream is all outside."""
+        return self.entry * torch.where(is_empty(self.total), 1.0, self.aside / self._denominator())
 
-    def leak(self) -> Tensor | float:
+    def leak(self) -> Tensor | None:
         """Probability of entering the stream and leaving through the bias."""
-        return 0.0 if self.absorbed is None else torch.where(is_empty(self.total), 0, self.share(self.absorbed))
+        if self.absorbed is None:
+            return None
+        return self.entry * torch.where(is_empty(self.total), 0.0, self.absorbed / self._denominator())
 
     def _denominator(self) -> Tensor:
         denominator = self.total + self.aside
@@ -137,11 +167,28 @@ class Stream:
 class StreamKernel(Kernel):
     """A sign oracle followed by two stream states; subclasses say what is chosen there."""
 
-    def __init__(self, plus: Stream, minus: Stream) -> None:
+    def __init__(self, plus: StreamState, minus: StreamState) -> None:
         self.plus, self.minus = plus, minus
 
+    @property
+    @abstractmethod
+    def chosen(self) -> Contributions:
+        """The contributions among which the last choice is made."""
+
+    @abstractmethod
+    def spread(self, on_plus: Tensor, on_minus: Tensor, contributions: Contributions | None = None) -> Tensor:
+        """Carry masses on the two stream states, already divided by the denominators, to the carrier.
+
+        `contributions` may stand in for `chosen`.
+        """
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
+        return (self.spread(u, v),)
+
     def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (self.plus.share(self.plus.aside) + self.minus.share(self.minus.aside))
+        return mass * (self.plus.outside() + self.minus.outside())
 
     def leaked(self, mass: Tensor) -> Tensor | None:
-        return None if self.plus.absorbed is None else mass * (self.plus.leak() + self.minus.leak())
+        plus, minus = self.plus.leak(), self.minus.leak()
+        return None if plus is None or minus is None else mass * (plus + minus)

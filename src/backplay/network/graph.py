@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -91,6 +92,18 @@ class Network:
         named |= dict(self.model.named_buffers(remove_duplicate=False))
         targets = [_own_name(str(s.target)) for s in self._specs]
         return {t: named[t] for t in targets if t in named}
+
+    def parameter_names(self) -> dict[Any, str]:
+        """Parameters and buffers of the model, by their name in the program."""
+        known = self.tensors()
+        named = {Ref(s.arg.name): _own_name(str(s.target)) for s in self._specs}
+        return {ref: name for ref, name in named.items() if name in known}
+
+    def on(self, model: nn.Module) -> Network:
+        """The same graph with the tensors of another copy of the model; nodes are shared."""
+        twin = copy.copy(self)
+        twin.model, twin._weights, twin._lock = model, None, threading.RLock()
+        return twin
 
     def weights(self) -> Weights:
         """The model's present state; what was prepared from an earlier one is dropped (S1)."""

@@ -47,6 +47,10 @@ class Mass:
         right = other.times((other.exponent - common).clamp(min=-1000))
         return Mass(left + right, common, self.layout)
 
+    def double(self) -> Mass:
+        """The same mass in float64."""
+        return Mass(self.value.double(), self.exponent, self.layout)
+
     @property
     def log_scale(self) -> Tensor:
         """(B,) natural logarithm of the scale."""

@@ -23,6 +23,12 @@ class Passed:
     constant: Tensor | None = None
     leaked: Tensor | None = None
 
+    def ended(self) -> Tensor:
+        """(B,) what has ended in † and in constants, for walks."""
+        assert self.cemetery is not None
+        assert self.constant is not None
+        return self.cemetery + self.constant
+
 
 def pull(
     network: Network,
@@ -36,11 +42,24 @@ def pull(
 
     Ends of the walk are counted for undiscounted unsigned measures. `done` is told of every node that is finished.
     """
-    walk = not measure.signed and not measure.discounted
-    batch = network.output.layout.batch(root)
-    zeros = torch.zeros(batch, dtype=torch.float64, device=root.device)
-    found = Passed(cemetery=zeros.clone(), constant=zeros.clone(), leaked=zeros.clone()) if walk else Passed()
-    masses = {network.output: Mass(root, zeros, network.output.layout)}
+    zeros = torch.zeros(network.output.layout.batch(root), dtype=torch.float64, device=root.device)
+    found = Passed({network.output: Mass(root, zeros, network.output.layout)})
+    if not measure.signed and not measure.discounted:
+        found.cemetery, found.constant, found.leaked = zeros.clone(), zeros.clone(), zeros.clone()
+    return resume(network, kernel, found, measure, keep, done)
+
+
+def resume(
+    network: Network,
+    kernel: Callable[[Node], Kernel],
+    found: Passed,
+    measure: Measure,
+    keep: bool = True,
+    done: Callable[[Node], None] | None = None,
+) -> Passed:
+    """Carry what a pass has found so far back to the input; `pull` from a frontier instead of the output."""
+    walk = found.cemetery is not None
+    masses = found.masses
     for node in reversed(network.nodes):
         if node not in masses:
             if done is not None:
@@ -63,7 +82,6 @@ def pull(
             done(node)
     if network.input not in masses:
         raise AssertionError("the output carries no mass to the input")
-    found.masses = masses
     return found
 
 

@@ -1,0 +1,178 @@
+"""Ancestral sampling at one node: where walks that stand on given states go next (S32)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backplay.errors import UnsupportedError
+from backplay.kernels.attention import ValueRouting
+from backplay.kernels.kernel import Duel, Kernel, PassThrough, Relabelling, Scaling, Split, Stopping, Winner
+from backplay.kernels.linear import RoutingLinear, Sharing, StoppingLinear
+from backplay.kernels.rows import choose
+from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, StreamKernel
+
+CEMETERY, CONSTANT = -1, -2
+
+
+@dataclass
+class Draw:
+    """For each walk: the carrier that it moves to or an end, the flat index there, turn (±1), stream (±1, 0: none)."""
+
+    carrier: Tensor
+    element: Tensor
+    turn: Tensor
+    stream: Tensor
+
+    @staticmethod
+    def to(element: Tensor, carrier: Tensor | int = 0, turn: Tensor | int = 1, stream: Tensor | int = 0) -> Draw:
+        full = torch.full_like(element, 0)
+        return Draw(full + carrier, element, full + turn, full + stream)
+
+
+def draw(kernel: Kernel, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
+    """One step of every walk; `states` are flat indices into the node's output of the given shape."""
+    match kernel:
+        case PassThrough():
+            return Draw.to(states)
+        case Scaling():
+            sign = kernel.scale.expand(shape).flatten()[states].sign().long()
+            return Draw.to(states, torch.where(sign == 0, CEMETERY, 0), torch.where(sign < 0, -1, 1))
+        case Stopping():
+            slope = kernel.slope.expand(shape).flatten()[states]
+            goes = _uniform(states, generator) < slope.abs()
+            return Draw.to(states, torch.where(goes, 0, CEMETERY), torch.where(slope < 0, -1, 1))
+        case Split():
+            return _split(kernel, states, shape, generator)
+        case Winner():
+            return Draw.to(kernel.index.flatten()[states])
+        case Duel():
+            return Draw.to(states, torch.where(kernel.first.expand(shape).flatten()[states], 0, 1))
+        case Relabelling():
+            return _relabelled(kernel, states)
+        case StoppingLinear():
+            return _weighted(kernel, states, shape, generator)
+        case Sharing():
+            return _shared(kernel, states, shape, generator)
+        case RoutingLinear() | ValueRouting():
+            return _streamed(kernel, states, shape, generator)
+        case _:
+            raise UnsupportedError(f"{type(kernel).__name__} is no walk that could be sampled.")
+
+
+def _uniform(states: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.rand(states.shape, dtype=torch.float64, device=states.device, generator=generator)
+
+
+def _split(kernel: Split, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
+    first = kernel.shares[0]
+    share = first.expand(shape).flatten()[states] if isinstance(first, Tensor) else first
+    carrier = (_uniform(states, generator) >= share).long()
+    turn = torch.ones_like(states)
+    for k, d in enumerate(kernel.discounts or ()):
+        if isinstance(d, Tensor):
+            sign = d.expand(shape).flatten()[states].sign().long()
+            turn = torch.where(carrier == k, torch.where(sign < 0, -1, 1), turn)
+            carrier = torch.where((carrier == k) & (sign == 0), CEMETERY, carrier)
+    return Draw.to(states, carrier, turn)
+
+
+def _relabelled(kernel: Relabelling, states: Tensor) -> Draw:
+    """Numbers carried through the wire tell where each element comes from; what it fills in comes from nowhere."""
+    names: list[Tensor] = []
+    offset = 1
+    for shape in kernel.shapes:
+        names.append(
+            torch.arange(offset, offset + shape.numel(), dtype=torch.float64, device=states.device).view(shape)
+        )
+        offset += shape.numel()
+    source = kernel.node.move(names, kernel.scope).flatten()[states].long() - 1
+    filled = kernel.node.move([torch.zeros_like(n) for n in names], kernel.scope).flatten()[states] != 0
+    carrier, element = torch.full_like(source, CONSTANT), source.clamp(min=0)
+    start = 0
+    for k, shape in enumerate(kernel.shapes):
+        here = (source >= start) & (source < start + shape.numel())
+        carrier, element = torch.where(here, k, carrier), torch.where(here, source - start, element)
+        start += shape.numel()
+    return Draw.to(element, torch.where(filled, CONSTANT, carrier))
+
+
+def _weighted(kernel: StoppingLinear, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
+    real = None if kernel.real is None else kernel.real.expand(kernel.shape).flatten()
+
+    def score(row: Tensor, index: Tensor) -> Tensor:
+        return row.abs() if real is None else row.abs() * real[index]
+
+    element, towards = choose(kernel.linear, kernel.weight, states, (kernel.shape, shape), score, generator)
+    empty = (kernel.total.expand(shape) == 0).flatten()[states]
+    return Draw.to(element, torch.where(empty, CEMETERY, 0), torch.where(towards < 0, -1, 1))
+
+
+def _shared(kernel: Sharing, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
+    value = kernel.value.flatten()
+    shapes = kernel.value.shape, shape
+    element, _ = choose(kernel.linear, kernel.weight, states, shapes, lambda w, i: w * value[i], generator)
+    empty = (kernel.inverse.expand(shape) == 0).flatten()[states]
+    return Draw.to(element, torch.where(empty, CEMETERY, 0))
+
+
+def _streamed(
+    kernel: RoutingLinear | ValueRouting, states: Tensor, shape: torch.Size, generator: torch.Generator
+) -> Draw:
+    """The sign oracle, the outside option, then a predecessor on each stream."""
+    plus = _at(_stream(kernel, 1).entry, states, shape)
+    sign = torch.where(_uniform(states, generator) < plus, 1, -1)
+    element, turn, out = torch.zeros_like(states), torch.ones_like(states), torch.zeros_like(states, dtype=torch.bool)
+    for side in (1, -1):
+        stream, on = _stream(kernel, side), (sign == side).nonzero()[:, 0]
+        if not len(on):
+            continue
+        entry, outside = _at(stream.entry, states[on], shape), _at(stream.outside(), states[on], shape)
+        out[on] = _uniform(on, generator) * entry < outside
+        turn[on] = _at(stream.turn, states[on], shape).long()
+        walks = on[~out[on]]
+        if len(walks):
+            element[walks] = _predecessor(kernel, side, states[walks], shape, generator)
+    return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign)
+
+
+def _stream(kernel: StreamKernel, side: int) -> Stream:
+    stream = kernel.plus if side > 0 else kernel.minus
+    assert isinstance(stream, Stream)
+    return stream
+
+
+def _at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
+    if not isinstance(value, Tensor):
+        return torch.full(states.shape, value, dtype=torch.float64, device=states.device)
+    return value.expand(shape).flatten()[states].double()
+
+
+def _predecessor(
+    kernel: RoutingLinear | ValueRouting, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator
+) -> Tensor:
+    if isinstance(kernel, RoutingLinear):
+        return _contributor(kernel.contributions, side, states, shape, generator)
+    value, total = (pair[0 if side > 0 else 1] for pair in (kernel.values, kernel.totals))
+    flat = value.flatten()
+    shapes = value.shape, shape
+    keys, _ = choose(kernel.node.map, kernel.weight, states, shapes, lambda w, i: w * flat[i], generator)
+    names = torch.arange(total.numel(), dtype=torch.float64, device=states.device).view(total.shape)
+    projected = kernel.node.through(names, kernel.scope).flatten()[keys].long()
+    return _contributor(kernel.projection, side, projected, total.shape, generator)
+
+
+def _contributor(
+    given: Contributions, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator
+) -> Tensor:
+    assert isinstance(given, (ByWeight, ByProduct))
+    value = given.value.flatten()
+    if isinstance(given, ByWeight):
+        weight, sign = (given.positive if side > 0 else given.negative), 1
+    else:
+        weight, sign = given.weight, side
+    shapes = given.value.shape, shape
+    score = lambda w, i: (sign * w * value[i]).clamp(min=0)  # noqa: E731
+    return choose(given.linear, weight, states, shapes, score, generator)[0]

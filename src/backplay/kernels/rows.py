@@ -1,0 +1,148 @@
+"""Rows of linear maps: the predecessors of single output states, gathered for many states at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from backplay.network.attention import Mixing
+from backplay.network.linear import Averaging, Convolution, Dense, LinearMap, Resampling
+
+_BUDGET = 2**22  # entries of the rows that are held at once
+
+Score = Callable[[Tensor, Tensor], Tensor]  # (weights, flat indices of predecessors) -> non-negative scores
+
+
+def choose(
+    linear: LinearMap,
+    weight: Tensor,
+    states: Tensor,
+    shapes: tuple[torch.Size, torch.Size],
+    score: Score,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """A predecessor of each state, drawn in proportion to its score, and the weight towards it.
+
+    `states` are flat indices into the output; `shapes` are those of the operand and of the output.
+    """
+    found = torch.empty_like(states)
+    towards = torch.empty(states.shape, dtype=weight.dtype, device=states.device)
+    for part in _chunks(states, _width(linear, weight, shapes[0])):
+        index, row = gather(linear, weight, states[part], shapes)
+        pick = categorical(score(row, index), generator)[:, None]
+        found[part], towards[part] = index.gather(1, pick)[:, 0], row.gather(1, pick)[:, 0]
+    return found, towards
+
+
+def categorical(scores: Tensor, generator: torch.Generator) -> Tensor:
+    """One column for each row, in proportion to the scores; a column of score 0 is never drawn."""
+    edges = scores.double().cumsum(1)
+    mark = torch.rand(len(scores), 1, dtype=torch.float64, device=scores.device, generator=generator) * edges[:, -1:]
+    return torch.searchsorted(edges, mark, right=True)[:, 0].clamp(max=scores.shape[1] - 1)
+
+
+def gather(
+    linear: LinearMap, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+) -> tuple[Tensor, Tensor]:
+    """Flat indices of the predecessors of each state, and the weights towards them; (states, predecessors)."""
+    match linear:
+        case Dense():
+            width = shapes[0][-1]
+            lead, unit = states // shapes[1][-1], states % shapes[1][-1]
+            return lead[:, None] * width + torch.arange(width, device=states.device), weight[unit]
+        case Convolution(transposed=False):
+            return _receptive_field(linear, weight, states, shapes)
+        case Mixing(equation="left") | Mixing(equation="right"):
+            return _mixed(linear, weight, states, shapes)
+        case Averaging() | Resampling() | Convolution():
+            return _probed(linear, weight, states, shapes)
+        case _:
+            return _one_by_one(linear, weight, states, shapes)
+
+
+def _chunks(states: Tensor, width: int) -> Iterator[slice]:
+    size = max(1, _BUDGET // max(1, width))
+    for start in range(0, len(states), size):
+        yield slice(start, start + size)
+
+
+def _width(linear: LinearMap, weight: Tensor, shape: torch.Size) -> int:
+    match linear:
+        case Dense():
+            return shape[-1]
+        case Convolution(transposed=False):
+            return weight[0].numel()
+        case Mixing(equation="left"):
+            return shape[-2]
+        case Mixing(equation="right"):
+            return shape[-1]
+        case _:
+            return shape.numel() // shape[0]
+
+
+def _receptive_field(
+    linear: Convolution, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+) -> tuple[Tensor, Tensor]:
+    """What a convolution sees at each state; outside of the image weights are 0."""
+    (_, channels, *space), kernel = shapes[0], weight.shape[2:]
+    stride, padding, dilation, *_ = linear._geometry(len(kernel))
+    place = torch.unravel_index(states, shapes[1])
+    row = weight[place[1]]
+    group = place[1] // (shapes[1][1] // linear.groups)
+    shape = [len(states), weight.shape[1]] + [1] * len(kernel)
+    index = (place[0] * channels + group * weight.shape[1])[:, None] + torch.arange(
+        weight.shape[1], device=states.device
+    )
+    index, inside = index.view(shape), torch.ones(1, dtype=torch.bool, device=states.device)
+    for d, size in enumerate(space):
+        taps = torch.arange(kernel[d], device=states.device) * dilation[d] - padding[d]
+        at = (place[2 + d] * stride[d])[:, None] + taps
+        view = [len(states), 1] + [-1 if k == d else 1 for k in range(len(kernel))]
+        inside = inside & ((at >= 0) & (at < size)).view(view)
+        index = index * size + at.clamp(0, size - 1).view(view)
+    return index.flatten(1), (row * inside).flatten(1)
+
+
+def _mixed(
+    linear: Mixing, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+) -> tuple[Tensor, Tensor]:
+    """Keys of each query; weights belong to the sample, and to the head if there are several."""
+    *lead, rows, columns = shapes[1]
+    weight = weight.expand(*lead, *weight.shape[-2:]).reshape(-1, *weight.shape[-2:])
+    block, row, column = states // (rows * columns), states // columns % rows, states % columns
+    below = shapes[0]
+    if linear.equation == "left":
+        keys = torch.arange(below[-2], device=states.device)
+        return (block[:, None] * below[-2] + keys) * below[-1] + column[:, None], weight[block, row]
+    keys = torch.arange(below[-1], device=states.device)
+    return (block * below[-2] + row)[:, None] * below[-1] + keys, weight[block, :, column]
+
+
+def _probed(
+    linear: LinearMap, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+) -> tuple[Tensor, Tensor]:
+    """Maps that act on each entry of the first dimension alone: a batch of unit masses, one for each state."""
+    inner, below = shapes[1].numel() // shapes[1][0], shapes[0].numel() // shapes[0][0]
+    dtype = weight.dtype if weight.ndim else torch.float64  # a number fits any precision
+    probe = torch.zeros(len(states), inner, dtype=dtype, device=states.device)
+    probe.scatter_(1, (states % inner)[:, None], 1.0)
+    shape = torch.Size((len(states), *shapes[0][1:]))
+    row = linear.adjoint(probe.view(len(states), *shapes[1][1:]), weight, shape).flatten(1)
+    return (states // inner)[:, None] * below + torch.arange(below, device=states.device), row
+
+
+def _one_by_one(
+    linear: LinearMap, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+) -> tuple[Tensor, Tensor]:
+    """Any other map: a unit mass for each different state."""
+    distinct, place = cast("tuple[Tensor, Tensor]", torch.unique(states, return_inverse=True))
+    rows: list[Tensor] = []
+    for state in distinct.tolist():
+        probe = torch.zeros(shapes[1].numel(), dtype=weight.dtype, device=states.device)
+        probe[state] = 1.0
+        rows.append(linear.adjoint(probe.view(shapes[1]), weight, shapes[0]).flatten())
+    index = torch.arange(shapes[0].numel(), device=states.device).expand(len(states), -1)
+    return index, torch.stack(rows)[place]

@@ -1,0 +1,94 @@
+"""Randomisation bounds and the cemetery floor, corrected (thm:rand-adf, thm:rand-routing, eq:cemetery-floor; S35).
+
+The bounds speak of the ordinary overlap `BC_ord`, what two walks share at input elements; the floor is an estimate of
+`BC` itself. Plot each against what it speaks of.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from backplay.errors import KeywordError
+from backplay.network.nodes import Affine, Mix
+from backplay.trajectory.comparable import check_comparable
+from backplay.trajectory.overlap import Meeting
+
+if TYPE_CHECKING:
+    from backplay.games.play import Play
+
+
+def _check(name: str, value: float, low: float = 0.0, high: float = 1.0) -> None:
+    if not low <= value <= high:
+        raise KeywordError(f"{name}={value!r} is out of range: it must lie between {low:g} and {high:g}.")
+
+
+def stopping_bound(delta: float, layers: int) -> float:
+    """`E[BC_ord] ≤ (1 − δ)^N` when `N` layers are random and each neuron lives with probability in [δ, 1 − δ]."""
+    return routing_bound(delta, 1.0, layers)
+
+
+def routing_bound(delta: float, row_overlap: float, layers: int) -> float:
+    """`E[BC_ord] ≤ ((1 − δ) b)^N`, `b` the largest row overlap on the agreement set (see `largest_row_overlap`)."""
+    _check("delta", delta, 0.0, 0.5)
+    _check("row_overlap", row_overlap)
+    _check("layers", layers, 0, math.inf)
+    return ((1 - delta) * row_overlap) ** layers
+
+
+def surviving_distance(ordinary: float, survival_a: float, survival_b: float) -> float:
+    """`H_surv` that belongs to an ordinary overlap (eq:conditioned-h2); of a bound on that, a bound from below."""
+    return math.sqrt(max(0.0, 1 - ordinary / math.sqrt(survival_a * survival_b)))
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Mean-field estimates after `N` random layers: `cemetery` of `β(†)`, `ordinary` of `BC_ord`."""
+
+    cemetery: float
+    ordinary: float
+
+    @property
+    def bc(self) -> float:
+        """Estimate of `BC`; no bound."""
+        return self.cemetery + self.ordinary
+
+    @property
+    def distance(self) -> float:
+        """Estimate of `H`."""
+        return math.sqrt(max(0.0, 1 - self.bc))
+
+
+def cemetery_floor(dead: float, alive: float, delta: float, layers: float = math.inf) -> Floor:
+    """eq:cemetery-floor: A's share `q` of dead neurons, B's chance `p` of a live one, `δ`, and `N` layers.
+
+    >>> cemetery_floor(dead=0.2, alive=0.5, delta=0.5).cemetery  # 0.18 for the paper's VGG-16
+    """
+    _check("dead", dead)
+    _check("alive", alive)
+    _check("delta", delta, 0.0, 0.5)
+    rate = dead * (1 - alive)
+    shrink = (1 - delta) * (1 - rate)
+    left = 0.0 if math.isinf(layers) and shrink < 1 else shrink**layers if shrink < 1 else 1.0
+    ended = 0.0 if rate == 0 else rate * (1 - left) / (1 - shrink)
+    return Floor(ended, left)
+
+
+def largest_row_overlap(play_a: Play, play_b: Play) -> float:
+    """`b`: the largest `Σ_s' √(T_A T_B)(s, s')` over the affine states that both plays leave for somewhere."""
+    check_comparable(play_a, play_b)
+    meeting, largest = Meeting(play_a, play_b), 0.0
+    with torch.inference_mode(False), torch.no_grad():
+        for node in play_a.visited():
+            if not isinstance(node, Affine) or isinstance(node, Mix):
+                continue
+            ones = torch.ones_like(play_a.values[node.operand])
+            own, other, both = (
+                k.push([ones]) for k in (play_a.kernel(node), play_b.kernel(meeting.twins[node]), meeting.kernel(node))
+            )
+            agreed = both[(own > 0) & (other > 0)]
+            largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)
+    return min(1.0, largest)

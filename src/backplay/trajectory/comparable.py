@@ -1,0 +1,56 @@
+"""Whether two plays walk on the same states (S27)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backplay.errors import InputError
+from backplay.network import Network, Node
+
+if TYPE_CHECKING:
+    from backplay.games.play import Play
+
+
+def check_comparable(a: Play, b: Play) -> None:
+    """Same game class, same nodes, same batch, same precision; an error names what differs first."""
+    games = type(a.game).__name__, type(b.game).__name__
+    if type(a.game) is not type(b.game):
+        raise InputError(f"a {games[0]} and a {games[1]} have different states; compare two plays of one game.")
+    check_same_graph(a.network, b.network)
+    if len(a.value) != len(b.value):
+        raise InputError(
+            f"plays of {len(a.value)} and {len(b.value)} samples: a batch is compared pairwise, so give both plays "
+            "the same number of samples, or use bp.hellinger_matrix on single ones."
+        )
+    if a.x.dtype != b.x.dtype or a.x.device != b.x.device:
+        raise InputError(
+            f"plays in {a.x.dtype} on {a.x.device} and in {b.x.dtype} on {b.x.device}; play both in one precision "
+            "and on one device."
+        )
+
+
+def check_same_graph(a: Network, b: Network) -> None:
+    """Node by node: name, kind, shape, and where mass may move to."""
+    if a is b:
+        return
+    for left, right in zip(a.nodes, b.nodes, strict=False):
+        if _signature(left) != _signature(right):
+            raise InputError(
+                f"the networks differ first at node {left.name!r}: {_words(left)} in one, {_words(right)} in the "
+                "other; only plays on the same graph have the same states."
+            )
+    if len(a.nodes) != len(b.nodes):
+        longer = max(a.nodes, b.nodes, key=len)
+        extra = longer[min(len(a.nodes), len(b.nodes))]
+        raise InputError(
+            f"the networks differ first at node {extra.name!r}, which only one of them has ({len(a.nodes)} and "
+            f"{len(b.nodes)} nodes); only plays on the same graph have the same states."
+        )
+
+
+def _signature(node: Node) -> tuple[object, ...]:
+    return node.name, node.kind, type(node), node.shape, node.layout, tuple(n.name for n in node.carriers)
+
+
+def _words(node: Node) -> str:
+    return f"{node.kind} {node.name!r} of shape {node.shape}"

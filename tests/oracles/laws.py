@@ -1,0 +1,92 @@
+"""Trajectory laws written out: every trajectory of a play with its probability, and what follows from two such laws.
+
+A trajectory is the tuple of its states behind the common root (S27). The cemetery is one state; a stream that holds
+nothing is a stream state all the same, from which the walk ends (S28).
+"""
+
+import math
+
+from .walks import CONSTANT, MINUS, PLUS, TooManyTrajectories, other
+
+DAGGER = ("†",)
+
+
+def moves(walk, state):
+    """`(next state, probability)`, empty streams spelled out as states."""
+    node = walk.nodes[state[0]]
+    if len(state) == 4 and not walk.contributions(node, state[1], state[3]).any():
+        return [(DAGGER, 1.0)]
+    found = walk.transitions(state)
+    empty = [to for to, _, _ in found if to == ("†", "empty")]
+    if empty and node_has_streams(walk, node) and len(state) == 3:
+        n, j, player = state
+        return [((n, j, player, PLUS), 0.5), ((n, j, other(player), MINUS), 0.5)]
+    return [(DAGGER if to[0] == "†" else to, p) for to, p, _ in found if p > 0]
+
+
+def node_has_streams(walk, node):
+    if walk.game != "routing":
+        return False
+    if node.kind == "affine":
+        return True
+    return node.kind == "mix" and not (walk.nodes[node.inputs[0]].non_negative and (node.data["weight"] >= 0).all())
+
+
+def law(walk, target, limit=50_000):
+    """`{trajectory: probability}` from the target's + state, which itself is left out."""
+    found, last = {}, len(walk.nodes) - 1
+
+    def visit(path, state, probability):
+        if state in (DAGGER, CONSTANT) or walk.nodes[state[0]].kind == "input":
+            found[path] = found.get(path, 0.0) + probability
+            if len(found) > limit:
+                raise TooManyTrajectories
+            return
+        for to, p in moves(walk, state):
+            # the streams of the target's logit are the streams of the common root
+            name = (to[0], "root", *to[2:]) if to[0] == last else to
+            visit((*path, name), to, probability * p)
+
+    visit((), (len(walk.nodes) - 1, target, PLUS), 1.0)
+    return found
+
+
+def overlap(left, right):
+    """BC of two laws (eq:bc-def)."""
+    return math.fsum(math.sqrt(p * right[path]) for path, p in left.items() if path in right)
+
+
+def survived(found):
+    """The part of a law that ends at an input element; constants are no input elements (S26)."""
+    return {path: p for path, p in found.items() if path[-1] not in (DAGGER, CONSTANT)}
+
+
+def given_survival(found):
+    """The law given survival, and Z."""
+    alive = survived(found)
+    z = math.fsum(alive.values())
+    return {path: p / z for path, p in alive.items()} if z > 0 else {}, z
+
+
+def prefix(found, node):
+    """The law of what is known once the kernel of `node` has acted: states up to the first below it."""
+    cut = {}
+    for path, p in found.items():
+        n = 0
+        while n < len(path) and path[n] not in (DAGGER, CONSTANT) and path[n][0] >= node:
+            n += 1
+        cut[path[: n + 1]] = cut.get(path[: n + 1], 0.0) + p
+    return cut
+
+
+def ends(found):
+    """`{last state: probability}`."""
+    total = {}
+    for path, p in found.items():
+        total[path[-1]] = total.get(path[-1], 0.0) + p
+    return total
+
+
+def overlap_at(left, right, where):
+    """`β` of the trajectories with `where(last state)`."""
+    return math.fsum(math.sqrt(p * right[path]) for path, p in left.items() if path in right and where(path[-1]))

@@ -1,0 +1,70 @@
+"""Nobody gains by deviating once; a tampered policy is caught (thm:forward-stopping, thm:routing-forward)."""
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from backplay.kernels.kernel import Stopping, Winner
+from backplay.kernels.linear import RoutingLinear
+
+
+def model(gate):
+    return (
+        nn.Sequential(nn.Conv2d(3, 4, 3), gate, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 6), gate, nn.Linear(6, 3))
+        .double()
+        .eval()
+    )
+
+
+X = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+STOPPING = [{}, {"gate": "noisy", "gate_noise": 0.5}, {"softplus": 0.7}]
+ROUTING = [
+    {},
+    {"epsilon": 0.0, "tau": 0.5},
+    {"epsilon": 0.01, "tau": 2.0, "bias": "absorb", "empty_stream": "reroute"},
+    {"gate": "noisy"},
+    {"risk": -0.5, "input_variance": 0.1, "entropy_bias": 0.1},
+]
+GATES = {"relu": nn.ReLU(), "softplus": nn.Softplus(), "silu": nn.SiLU(), "gelu": nn.GELU(), "tanh": nn.Tanh()}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_equilibrium(name):
+    network = bp.capture(model(GATES[name]), X)
+    for game, keywords in ((bp.StoppingGame, STOPPING), (bp.RoutingGame, ROUTING)):
+        for options in keywords:
+            found = bp.certify(game(network, **options).play(X, 1), states=300)
+            assert found <= 1e-9, found
+            assert found.checked + found.skipped == 300
+            assert found.kinds["max"] > 0
+            assert ("linear" in found.kinds) == (game is bp.RoutingGame)
+            if name == "tanh":
+                assert found.skipped > 0
+            elif "risk" not in options:
+                assert found.skipped == 0
+
+
+@pytest.mark.parametrize("kind", ["gate", "max", "linear"])
+@pytest.mark.parametrize("gate", [nn.ReLU(), nn.GELU(), nn.SiLU()])
+def test_tampered_policies_are_caught(gate, kind):
+    play = bp.RoutingGame(model(gate), epsilon=0.1).play(X, 1)
+    for node in play.network.nodes:
+        if node not in play.visited() or node.kind == "input":
+            continue
+        kernel = play.kernel(node)
+        if kind == "gate" and isinstance(kernel, Stopping):
+            kernel.slope = (kernel.slope * 0.8 + 0.1).clamp(0, 1)
+        if kind == "max" and isinstance(kernel, Winner):
+            kernel.index = kernel.index.roll(1, -1)
+        if kind == "linear" and isinstance(kernel, RoutingLinear):
+            kernel.contributions.value = kernel.contributions.value.roll(1, -1)
+    assert bp.certify(play) > 1e-4
+
+
+def test_arguments():
+    play = bp.StoppingGame(model(nn.ReLU())).play(X, 1)
+    with pytest.raises(ValueError, match="states"):
+        bp.certify(play, states=0)
+    with pytest.raises(TypeError, match="play"):
+        bp.certify(X)

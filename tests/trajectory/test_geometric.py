@@ -1,0 +1,111 @@
+"""Geometric kernels of every kind of node, row by row, on networks with attention, norms and products."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from backplay.kernels.kernel import WALK
+from backplay.kernels.tags import pull_tagged, rows
+from backplay.trajectory.overlap import Meeting
+from closeness import assert_near
+
+
+class Mixed(nn.Module):
+    """Tokens, attention, a gated unit, a norm, maxima and sums."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.qkv, self.out = nn.Linear(3, 4), nn.Linear(4, 12), nn.Linear(4, 4)
+        self.norm, self.up, self.gate = nn.LayerNorm(4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.head, self.token = nn.Linear(4, 3), nn.Parameter(torch.randn(1, 1, 4))
+
+    def forward(self, x):
+        h = torch.cat([self.token.expand(x.shape[0], -1, -1), self.embed(x)], 1)
+        q, k, v = (t.unflatten(-1, (2, 2)).transpose(1, 2) for t in self.qkv(self.norm(h)).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        h = h + self.out(mixed.transpose(1, 2).flatten(2))
+        h = torch.maximum(self.up(h) * torch.sigmoid(self.gate(h)), nn.functional.gelu(h))
+        return self.head(h.mean(1))
+
+
+def perturbed(model):
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.add_(0.7 * torch.randn_like(p))
+    return twin
+
+
+GAMES = [
+    (bp.StoppingGame, {}),
+    (bp.RoutingGame, {}),
+    (bp.RoutingGame, {"epsilon": 0.0, "tau": 0.6}),
+    (bp.RoutingGame, {"bias": "absorb", "empty_stream": "reroute", "residual": "proportional", "tau": 1.5}),
+    (bp.RoutingGame, {"risk": -0.5, "input_variance": 0.1, "entropy_bias": 0.1}),
+]
+
+
+def meetings(game, options):
+    model = Mixed().double().eval()
+    x, y = torch.randn(2, 3, 3, dtype=torch.float64), torch.randn(2, 3, 3, dtype=torch.float64)
+    play = game(model, **options).play(x, [0, 1])
+    yield Meeting(play, game(perturbed(model), **options).play(y, [0, 1]))
+    yield Meeting(play, game(model, **options).play(y, [0, 2]))
+
+
+@pytest.mark.parametrize("game, options", GAMES)
+def test_rows(game, options):
+    """Each row of √(T_A T_B), way by way, and its cemetery overlap (eq:geom-kernel, S28)."""
+    for meeting in meetings(game, options):
+        for node in list(meeting.a.visited())[:-1]:
+            a, b, both = meeting.a.kernel(node), meeting.b.kernel(meeting.twins[node]), meeting.kernel(node)
+            value = meeting.a.values[node]
+            for state in torch.randperm(value.numel())[:6]:
+                root = torch.zeros_like(value).flatten()
+                root[state] = 1.0
+                root = root.view(value.shape)
+                pairs = list(zip(rows(a, root), rows(b, root), strict=True))
+                for k, found in enumerate(both.pull(root, WALK)):
+                    expected = sum((p.moved[k] * q.moved[k]).sqrt() for p, q in pairs)
+                    assert_near(found, expected, scale=1.0, what=f"moves at {node.name}")
+                ends = sum(
+                    (p.ends * q.ends).sqrt().sum() for p, q in pairs if p.ends is not None and q.ends is not None
+                )
+                lost = both.lost(root)
+                assert_near(0.0 if lost is None else lost.sum(), ends, scale=1.0, what=f"ends at {node.name}")
+
+
+@pytest.mark.parametrize("game, options", GAMES)
+def test_push_is_the_transpose_of_pull(game, options):
+    """⟨pull m, f⟩ = ⟨m, push f⟩ for plain and geometric kernels; players' masses add up to the walk's."""
+    for meeting in meetings(game, options):
+        for node in list(meeting.a.visited())[:-1]:
+            for kernel in (meeting.a.kernel(node), meeting.kernel(node)):
+                mass = torch.rand_like(meeting.a.values[node])
+                moved = kernel.pull(mass, WALK)
+                functions = [torch.rand_like(m) for m in moved]
+                left = sum((m * f).sum() for m, f in zip(moved, functions, strict=True))
+                assert_near((mass * kernel.push(functions)).sum(), left, what=f"{node.name} {type(kernel).__name__}")
+            plus, minus = torch.rand_like(mass), torch.rand_like(mass)
+            tagged = pull_tagged(meeting.a.kernel(node), plus, minus)
+            for (p, m), both in zip(tagged, meeting.a.kernel(node).pull(plus + minus, WALK), strict=True):
+                assert_near(p + m, both, what=f"players at {node.name}")
+
+
+@pytest.mark.parametrize("game, options", GAMES)
+def test_routes_agree(game, options):
+    """Backward and forward pass, post-hoc and kernel-side conditioning, on attention, norms and products."""
+    for meeting in meetings(game, options):
+        h = bp.hellinger(meeting.a, meeting.b)
+        kernel_side = bp.hellinger(meeting.a, meeting.b, conditioning="kernel")
+        assert_near(h.bc_forward(), h.bc, what="BC")
+        assert_near(kernel_side.bc_surviving, h.bc_surviving, what="BC given survival")
+        for kind in ("trajectory", "marginal", "fraction"):
+            assert_near(kernel_side.map(kind, True), h.map(kind, True), 1e-8, scale=1.0, what=kind)
+        total = h.disagreement.flatten(1).sum(1) + h.cemetery_disagreement + h.constant_disagreement
+        assert_near(total, h.distance**2, scale=1.0, what="Σ h²")
+        curve = torch.stack([bc for _, bc in h.by_layer])
+        assert (curve.diff(dim=0) <= 1e-12).all()

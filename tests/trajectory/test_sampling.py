@@ -1,0 +1,92 @@
+"""Sampled trajectories against the marginals and against each other (S32)."""
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from closeness import assert_near
+from trajectory.test_geometric import GAMES, Mixed
+
+
+class Picture(nn.Module):
+    """Convolutions with stride, padding and groups, pools of both kinds, a residual sum, up-sampling."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1, stride=2), nn.Conv2d(4, 4, 3, padding=1, groups=2)
+        self.third, self.head = nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        h = nn.functional.max_pool2d(h + nn.functional.silu(self.second(h)), 2)
+        h = nn.functional.interpolate(self.third(h), scale_factor=2.0, mode="bilinear")
+        return self.head(nn.functional.avg_pool2d(h, 2).mean((2, 3)))
+
+
+CASES = [(Picture, (2, 3, 8, 8)), (Mixed, (2, 3, 3))]
+
+
+@pytest.mark.parametrize("game, options", GAMES)
+@pytest.mark.parametrize("model, shape", CASES)
+def test_frequencies(model, shape, game, options):
+    """χ² at every node, and the ends; p-values of one fixed seed."""
+    play = game(model().double().eval(), **options).play(torch.randn(shape, dtype=torch.float64), 1)
+    drawn = play.sample(4000, seed=1)
+    assert set(drawn.states) <= {n.name for n in play.visited()}
+    for name in drawn.states:
+        assert (drawn.check(name) > 1e-4).all(), name
+    assert_near((drawn.ends == -1).double().mean(1), play.cemetery, scale=1.0, relative=0.04, what="†")
+    assert_near((drawn.ends == -2).double().mean(1), play.constant, scale=1.0, relative=0.04, what="constants")
+    assert_near(drawn.frequencies("input").flatten(1).sum(1), (drawn.ends == 0).double().mean(1), what="survivors")
+
+
+def test_seed_and_players():
+    """A seed fixes every draw; players and streams are ±1 where a walk stands, and switch on −."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double().eval()
+    play = bp.RoutingGame(model).play(torch.randn(3, 4, dtype=torch.float64), 0)
+    first, second, other = play.sample(50, seed=4), play.sample(50, seed=4), play.sample(50, seed=5)
+    assert all(torch.equal(first.states[n], second.states[n]) for n in first.states)
+    assert any(not torch.equal(first.states[n], other.states[n]) for n in first.states)
+    for name, states in first.states.items():
+        assert torch.equal(states >= 0, first.players[name] != 0)
+    gone_on = first.players["1"] != 0
+    assert torch.equal(first.players["1"][gone_on], (first.players["2"] * first.streams["2"])[gone_on])
+
+
+def test_overlap_by_monte_carlo():
+    """BC = E_A √(Π_B / Π_A): sampled trajectories of A, weighed by the kernels of both plays."""
+    torch.manual_seed(3)
+    first, second = (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double().eval() for _ in range(2))
+    x = torch.randn(1, 4, dtype=torch.float64)
+    a, b = (bp.StoppingGame(m).play(x, 0) for m in (first, second))
+    drawn = a.sample(40_000, seed=2)
+    weight = torch.ones(1, drawn.n, dtype=torch.float64)
+    hidden, pixel = drawn.states["1"], drawn.states["input"]
+    for below, model_index, alive in ((hidden, 2, None), (pixel, 0, drawn.states["0"])):
+        rows = [m[model_index].weight / m[model_index].weight.abs().sum(1, keepdim=True) for m in (first, second)]
+        row = torch.zeros_like(below) if alive is None else alive
+        there = (below >= 0) & (row >= 0)
+        p, q = (r.detach()[row.clamp(min=0), below.clamp(min=0)] for r in rows)
+        ratio = torch.where(p * q > 0, (q / p).clamp(min=0).sqrt(), 0)
+        weight = torch.where(there, weight * ratio, weight)
+    gates = [m[0](x)[0] > 0 for m in (first, second)]
+    agree = (gates[0] == gates[1])[hidden]
+    weight = weight * agree
+    h = bp.hellinger(a, b)
+    spread = float(weight.std() / drawn.n**0.5)
+    assert abs(float(weight.mean() - h.bc[0])) < 5 * spread + 1e-9
+
+
+def test_plot_and_errors():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    play = bp.StoppingGame(Picture().double().eval()).play(torch.randn(1, 3, 8, 8, dtype=torch.float64), 1)
+    figure = play.sample(100).plot()
+    assert len(figure.axes) == 2
+    from matplotlib import pyplot
+
+    pyplot.close(figure)
+    for n in (0, 1.5, True):
+        with pytest.raises(ValueError, match="n="):
+            play.sample(n)
