@@ -1,5 +1,6 @@
 """Plain formulas of the modes, written from the paper and the contract alone: dense matrices, one sample, loops."""
 
+import itertools
 import math
 
 import numpy as np
@@ -25,7 +26,7 @@ def gaussian_moments(function, mean, deviation, low=-math.inf, points=120, piece
     start, stop = max(mean - reach * deviation, low), max(mean + reach * deviation, low + reach * deviation)
     edges = np.linspace(start, stop, pieces + 1)
     first = second = 0.0
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in itertools.pairwise(edges):
         at = (a + b) / 2 + (b - a) / 2 * nodes
         mass = weights * (b - a) / 2 * density((at - mean) / deviation) / deviation
         departure = function(at) - centre
@@ -124,7 +125,7 @@ def numbers(tensor):
 def mlp(*sizes, gate=nn.ReLU):
     """A float64 multi-layer perceptron with biases, from the global generator."""
     layers = []
-    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+    for a, b in itertools.pairwise(sizes):
         layers += [nn.Linear(a, b), gate()]
     return nn.Sequential(*layers[:-1]).double().eval()
 

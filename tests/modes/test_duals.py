@@ -6,12 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from closeness import assert_near
-from modes import hand
 from torch import nn
 
 import backplay as bp
-
+from closeness import assert_near
+from modes import hand
 
 
 @torch.enable_grad()
@@ -68,7 +67,7 @@ def test_probit_dual(game, noise):
 
 @pytest.mark.parametrize("theta", [0.2, 1.0, 3.0])
 def test_gibbs_gate(theta):
-    """eq:softplus-soft-bellman: `argmax ν z + θ H(ν) = sigmoid(z/θ)`, and the optimum is what the Softplus gate shows."""
+    """eq:softplus-soft-bellman: `argmax ν z + θ H(ν) = sigmoid(z/θ)`, the optimum is what the gate shows."""
     model, x = hand.mlp(5, 8, 3), torch.randn(2, 5, dtype=torch.float64)
     z = model[0](x).detach()
 

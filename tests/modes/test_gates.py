@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from closeness import assert_near, l1_relative
-from modes import hand
 from torch import nn
 
 import backplay as bp
+from closeness import assert_near, l1_relative
+from modes import hand
 
 LAMBDA = 0.6
 
@@ -17,7 +17,8 @@ class TestEntropyBias:
 
     def test_linear(self):
         """S20: by hand on an MLP, map included; the forward pass is real."""
-        model, x = hand.mlp(5, 9, 7, 3), torch.randn(2, 5, dtype=torch.float64)
+        model, x = hand.mlp(5, 9, 7, 3), 2 * torch.randn(2, 5, dtype=torch.float64)
+        model[2].weight.mul_(3)
         play = bp.RoutingGame(model, entropy_bias=LAMBDA, epsilon=0.1).play(x, 2)
         assert_near(play.value, model(x)[:, 2])
         for b in range(2):
@@ -43,7 +44,7 @@ class TestEntropyBias:
         assert_near(shown, [[2 - LAMBDA, 2.0]])
 
     def test_convolution_and_max_pool(self):
-        """S20: the whole kernel per output channel; a pool behind the gate hands on, with the winners of the real pass."""
+        """S20: the whole kernel per output channel; a pool behind the gate hands on, winners stay."""
         model = nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, 2))
         model, x = model.double().eval(), torch.randn(1, 4, 6, 6, dtype=torch.float64)
         play = bp.RoutingGame(model, entropy_bias=LAMBDA).play(x, 0)
@@ -60,7 +61,12 @@ class TestEntropyBias:
         class Behind(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.lin, self.norm, self.last, self.relu = nn.Linear(4, 6), nn.LayerNorm(3), nn.BatchNorm1d(2), nn.ReLU()
+                self.lin, self.norm, self.last, self.relu = (
+                    nn.Linear(4, 6),
+                    nn.LayerNorm(3),
+                    nn.BatchNorm1d(2),
+                    nn.ReLU(),
+                )
                 self.head = nn.Linear(6, 2)
 
             def forward(self, x):
@@ -90,7 +96,10 @@ class TestEntropyBias:
         elif case == "single":
             model, shape = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 2)), (1, 1)
         else:
-            model, shape = nn.Sequential(nn.Conv1d(3, 3, 1, groups=3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), (1, 3, 4)
+            model, shape = (
+                nn.Sequential(nn.Conv1d(3, 3, 1, groups=3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)),
+                (1, 3, 4),
+            )
         model, x = model.double().eval(), torch.randn(*shape, dtype=torch.float64)
         game = bp.RoutingGame(model)
         biased, plain = game.replace(entropy_bias=5.0).play(x, 0), game.play(x, 0)

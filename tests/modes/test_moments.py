@@ -1,15 +1,15 @@
-"""Assumed-density filtering (S22): Monte-Carlo where independence holds, integration and hand-written rules elsewhere."""
+"""Assumed-density filtering (S22): Monte-Carlo where independence holds, integration and rules by hand elsewhere."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from closeness import assert_near
-from modes import hand
 from torch import nn
 
 import backplay as bp
+from closeness import assert_near
+from modes import hand
 
 DRAWS = 100_000
 GATES = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "softplus": nn.Softplus}
@@ -58,7 +58,7 @@ class TestMonteCarlo:
         assert_sampled(filtered["2"], sampled(model, x, variance))
 
     def test_patches(self):
-        """S22: convolution without overlap, batch norm behind a wire, average pooling, residual sum of disjoint halves."""
+        """S22: convolution without overlap, batch norm behind a wire, average pooling, sum of disjoint halves."""
 
         class Patches(nn.Module):
             def __init__(self):
@@ -79,7 +79,7 @@ class TestMonteCarlo:
         assert_sampled(filtered[network.nodes[-1].name], sampled(model, x, 0.4))
 
     def test_real_means_are_another_filter(self):
-        """S22: means of the games' filter stay the network's own; the textbook filter's do not, and neither is the other."""
+        """S22: means of the games' filter stay the network's own; the textbook filter's do not."""
         model = hand.mlp(4, 5, 3)
         x = torch.randn(1, 4, dtype=torch.float64)
         real, filtered = bp.moments(model, x, 0.5), bp.moments(model, x, 0.5, mean="filtered")
@@ -117,7 +117,7 @@ class TestGates:
         found = self.probe(nn.ReLU(), [-1.0, 0.0, 2.0], 0.0)
         assert found.mean.tolist() == [[0.0, 0.0, 2.0]] and found.variance.abs().max() == 0
 
-    @pytest.mark.parametrize("variance, close", [(0.01, 1e-10), (0.1, 1e-8), (1.0, 1e-4)])
+    @pytest.mark.parametrize("variance, close", [(0.01, 1e-10), (0.1, 1e-8), (1.0, 1e-5)])
     @pytest.mark.parametrize("approximate", ["none", "tanh"])
     def test_gelu_quadrature(self, variance, close, approximate):
         """S22: Gauss-Hermite moments of GELU; the rule's own error grows with the variance."""

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from closeness import assert_near, unscaled
-from modes import hand
 from torch import nn
 
 import backplay as bp
+from closeness import assert_near, unscaled
+from modes import hand
 
 VARIANCE = 0.4
 

@@ -70,6 +70,10 @@ class Game(ABC, Generic[M]):
             return getattr(modes, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A game is frozen: its copy is itself."""
+        return self
+
     def replace(self, **keywords: Any) -> Self:
         """A new game on the same capture with some keywords changed."""
         self.modes_type.check_names(keywords)
@@ -151,8 +155,8 @@ class Game(ABC, Generic[M]):
         def deform(node: Node, values: Values) -> Tensor | None:
             if values.moments is None:
                 values.moments = Moments(values, self.modes.input_variance)
-            if not isinstance(node, Gate):
-                return None
+            if not isinstance(node, Gate) or node not in values.network.carrying:
+                return None  # what no mass can reach, such as the powers inside a spelled-out norm, stays as it is
             values.moments.advance(until=node)
             variance = values.moments.variance(node.operand)
             return lower_confidence(node, values[node.operand], variance, self.modes.risk, values)

@@ -25,6 +25,7 @@ class Health:
     mass_error: float
     bias_leak: float
     finite: bool
+    arrives: float = 1.0  # smallest share of the walk, over the batch, that ends in input elements
 
     @property
     def ok(self) -> bool:
@@ -34,16 +35,19 @@ class Health:
         state = "ok" if self.ok else "NOT OK"
         return (
             f"health {state}: forward error {self.forward_error:.1e}, mass error {self.mass_error:.1e}, "
-            f"bias leak {self.bias_leak:.1e}, {'finite' if self.finite else 'NaN or Inf'}"
+            f"bias leak {self.bias_leak:.1e}, {'finite' if self.finite else 'NaN or Inf'}; "
+            + (f"{self.arrives:.2g} of the walk arrives" if self.arrives > 0 else "no walk arrives: the map is 0")
         )
 
 
 def examine(play: Play) -> Health:
     """Compare with the model, weigh the walk, look for NaN and Inf."""
     pixels = play.mass(play.network.input, WALK).total()
-    mass_error = (pixels + play.constant + play.cemetery - 1).abs().max()
+    cemetery = play.passed(WALK).cemetery
+    assert cemetery is not None
+    mass_error = (pixels + play.constant + cemetery - 1).abs().max()
     finite = all(bool(torch.isfinite(t).all()) for t in (play.value, play.attribution(), mass_error))
-    return Health(_forward_error(play), float(mass_error), float(play.bias_leak.max()), finite)
+    return Health(_forward_error(play), float(mass_error), float(play.bias_leak.max()), finite, float(pixels.min()))
 
 
 def _forward_error(play: Play) -> float:

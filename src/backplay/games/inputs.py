@@ -32,7 +32,10 @@ def read_target(target: Target, logits: Tensor) -> Tensor:
     """
     batch, shape = logits.shape[0], logits.shape[1:]
     if logits.ndim < 2:
-        raise InputError(f"the model's output must be (B, classes) or (B, …, classes), got {tuple(logits.shape)}.")
+        raise InputError(
+            f"the model's output must be (B, classes) or (B, …, classes), got {tuple(logits.shape)}; "
+            "return out[:, None] for a single score."
+        )
     classes = _classes(target, logits)
     if classes.ndim == 1:
         last = torch.tensor([s - 1 for s in shape[:-1]], dtype=torch.long).expand(batch, -1)
@@ -46,7 +49,8 @@ def read_target(target: Target, logits: Tensor) -> Tensor:
     if bool(((classes < 0) | (classes >= sizes)).any()):
         bad = classes[((classes < 0) | (classes >= sizes)).any(1)][0].tolist()
         given = bad[0] if len(bad) == 1 else tuple(bad)
-        raise InputError(f"target {given} is out of range: the output has {tuple(shape)} entries, counted from 0.")
+        accepted = f"0 to {shape[-1] - 1}" if len(shape) == 1 else f"indices into {tuple(shape)}"
+        raise InputError(f"target {given} is out of range: the model has {shape[-1]} classes, so give {accepted}.")
     strides = torch.tensor([int(torch.tensor(shape[k + 1 :]).prod()) for k in range(len(shape))])
     return (classes * strides).sum(1).to(logits.device)
 
@@ -54,6 +58,10 @@ def read_target(target: Target, logits: Tensor) -> Tensor:
 def _classes(target: Target, logits: Tensor) -> Tensor:
     """(B,) classes or (B, n) index tuples."""
     batch, depth = logits.shape[0], logits.ndim - 1
+    if isinstance(target, tuple):
+        target = tuple(int(t) if isinstance(t, Tensor) and t.ndim == 0 else t for t in target)
+    elif not isinstance(target, Tensor) and hasattr(target, "tolist"):  # numpy
+        target = target.tolist()  # type: ignore[union-attr]
     if target is None:
         last = logits
         for _ in range(depth - 1):

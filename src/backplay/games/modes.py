@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from numbers import Real
 from typing import Any, Literal
 
 from backplay.errors import KeywordError
@@ -12,8 +14,8 @@ from backplay.errors import KeywordError
 
 def check_number(name: str, value: Any, low: float = -math.inf, strict: bool = False, high: float = math.inf) -> None:
     """A finite number from `low` (left out if `strict`) to `high`."""
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or value < low or value > high or (strict and value == low):
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or number < low or number > high or (strict and number == low):
         bound = f" {'>' if strict else '>='} {low:g}" if low > -math.inf else ""
         bound += f" and <= {high:g}" if high < math.inf else ""
         raise KeywordError(f"{name}={value!r} is out of range: it must be a finite number{bound}.")
@@ -50,7 +52,9 @@ class Modes:
         known = [f.name for f in fields(cls)]
         unknown = sorted(set(keywords) - set(known))
         if unknown:
-            raise KeywordError(f"unknown keyword {unknown[0]!r}: this game takes {', '.join(known)}.")
+            close = get_close_matches(unknown[0], known, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise KeywordError(f"unknown keyword {unknown[0]!r}{hint}: this game takes {', '.join(known)}.")
 
     def changed(self) -> dict[str, Any]:
         """The keywords that differ from their defaults."""
@@ -72,6 +76,8 @@ class StoppingModes(Modes):
                 raise KeywordError(
                     f"softplus={self.softplus!r} and risk={self.risk!r} both replace the activations; use one."
                 )
+            if self.gate == "noisy":
+                raise KeywordError(f"softplus={self.softplus!r} and gate='noisy' both replace the gates; use one.")
         check_choice("multiply_by_input", self.multiply_by_input, (False, True))
 
 
@@ -107,6 +113,10 @@ class RoutingModes(Modes):
         check_choice("tau_forward", self.tau_forward, (False, True))
         check_choice("risk_forward", self.risk_forward, (False, True))
         check_choice("output", self.output, ("logit", "one"))
+        if self.tau_forward and self.risk_forward:
+            raise KeywordError("tau_forward=True and risk_forward=True both drive the forward pass; use one.")
+        if self.risk_forward and self.entropy_bias > 0:
+            raise KeywordError(f"risk_forward=True leaves no room for entropy_bias={self.entropy_bias!r}; use one.")
         if abs(self.alpha - self.beta - 1) > 1e-9:
             warnings.warn(
                 f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit.", stacklevel=5

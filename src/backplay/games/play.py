@@ -15,7 +15,7 @@ from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
-from backplay.network.attention import Attention
+from backplay.network.attention import Attention, Mixing
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate
 from backplay.trajectory.passes import Passed, pull
@@ -66,7 +66,7 @@ class Play:
         self.value: Tensor = logits.flatten(1).gather(1, self.target[:, None])[:, 0]
         self._passes: dict[Measure, Passed] = {}
         if keep:
-            self._pass(DIFFERENCE)
+            self.passed(DIFFERENCE)
         else:  # a map alone: kernels and values are dropped on the way
             kernel = lambda node: game.kernel(node, self.values)  # noqa: E731
             passed = pull(network, kernel, self.root(), DIFFERENCE, keep=False, done=self.values.forget)
@@ -91,7 +91,8 @@ class Play:
             self._kernels[node] = self.game.kernel(node, self.values)
         return self._kernels[node]
 
-    def _pass(self, measure: Measure) -> Passed:
+    def passed(self, measure: Measure) -> Passed:
+        """The pass of one measure, run once."""
         if measure not in self._passes:
             with torch.inference_mode(False), torch.no_grad():
                 self._passes[measure] = pull(self.network, self.kernel, self.root(), measure)
@@ -99,11 +100,11 @@ class Play:
 
     def visited(self) -> Mapping[Node, Mass]:
         """The nodes that the walk can come to, with their walk mass."""
-        return self._pass(WALK).masses
+        return self.passed(WALK).masses
 
     def mass(self, name: str | Node, measure: Measure) -> Mass:
         node = self.network.find(name)
-        found = self._pass(measure).masses.get(node)
+        found = self.passed(measure).masses.get(node)
         if found is None:  # an oracle, or a detached factor: no walk comes here
             value = self.values[node]
             zeros = torch.zeros(len(self.value), dtype=torch.float64, device=value.device)
@@ -138,21 +139,21 @@ class Play:
     @property
     def cemetery(self) -> Tensor:
         """(B,) probability of ending in †."""
-        found = self._pass(WALK).cemetery
+        found = self.passed(WALK).cemetery
         assert found is not None
-        return found
+        return found.clamp(max=1)
 
     @property
     def constant(self) -> Tensor:
         """(B,) probability of ending in constant elements (S26)."""
-        found = self._pass(WALK).constant
+        found = self.passed(WALK).constant
         assert found is not None
         return found
 
     @property
     def bias_leak(self) -> Tensor:
         """(B,) the part of the cemetery that biases absorb (S15)."""
-        found = self._pass(WALK).leaked
+        found = self.passed(WALK).leaked
         assert found is not None
         return found
 
@@ -165,18 +166,20 @@ class Play:
         found = [n for n in self.network.nodes if isinstance(n, Attention)]
         inside = [n for n in found if n is name or n.name == name or any(path == name for path, _ in n.calls)]
         if len(inside) != 1:
-            names = [n.name for n in (inside or found)]
+            if not found:
+                raise InputError(f"{name!r} holds no attention, and neither does any other part of this network.")
             problem = f"holds {len(inside)} attentions" if inside else "holds no attention"
-            raise InputError(f"{name!r} {problem}; name one of {names}.")
+            raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or found)]}.")
         with torch.inference_mode(False), torch.no_grad():
-            return inside[0].weight(self.values)
+            weight = inside[0].weight(self.values)
+        return weight.mT if inside[0].map == Mixing("right") else weight  # `V @ A` holds the queries last
 
     def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
         """What players do at a node.
 
         At a gate: the probability of going on, for every element. Elsewhere `element` names one state (its index in
         the node's output, sample first); the answer is, for each operand, the probability of moving to each of its
-        elements with the turn kept and with the turn switched.
+        elements with the turn kept and with the turn switched. What is missing to 1 ends in †.
         """
         node = self.network.find(name)
         if isinstance(node, Gate):
@@ -184,8 +187,12 @@ class Play:
             return self.kernel(node).pull(ones, WALK)[0]
         if node is self.network.input:
             raise InputError("the input is terminal: no player moves there.")
-        if element is None:
-            raise InputError(f"{node.name!r} is of kind {node.kind}: name one element, e.g. element=(0, 3).")
+        shape = tuple(self.values[node].shape)
+        if not isinstance(element, tuple) or len(element) != len(shape):
+            raise InputError(
+                f"{node.name!r} is of kind {node.kind}: name one element of its output {shape} by {len(shape)} "
+                f"indices, e.g. element={(0,) * len(shape)}; got {element!r}."
+            )
         root = torch.zeros_like(self.values[node])
         try:
             root[tuple(element)] = 1.0
@@ -195,7 +202,10 @@ class Play:
             ) from error
         both, signed = (self.kernel(node).pull(root, m) for m in (WALK, WALK_DIFFERENCE))
         carriers = self.kernel(node).carriers or node.carriers
-        return {operand.name: ((b + s) / 2, (b - s) / 2) for operand, b, s in zip(carriers, both, signed, strict=True)}
+        return {
+            operand.name: (((b + s) / 2).clamp(min=0), ((b - s) / 2).clamp(min=0))
+            for operand, b, s in zip(carriers, both, signed, strict=True)
+        }
 
     def sample(self, n: int, seed: int = 0) -> Trajectories:
         """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""

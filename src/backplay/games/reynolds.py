@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backplay.errors import InputError, InputTypeError
+from backplay.errors import InputError, InputTypeError, KeywordError
 from backplay.games.inputs import Target
 from backplay.games.modes import check_number
 
@@ -48,13 +48,17 @@ class Reynolds:
         progress: bool = True,
     ) -> None:
         if not hasattr(game, "attribute"):
-            raise InputTypeError(f"Reynolds averages a game or an object with attribute(x, target), got {game!r}.")
+            raise InputTypeError(
+                f"Reynolds averages a game or an object with attribute(x, target), got {type(game).__name__}."
+            )
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InputError(f"n={n!r} is out of range: it must be an integer >= 1.")
+            raise KeywordError(f"n={n!r} is out of range: it must be an integer >= 1.")
         check_number("max_angle", max_angle, 0, high=180)
         check_number("max_shift", max_shift, 0, high=1)
         check_number("flip", flip, 0, high=1)
         check_number("noise", noise, 0, high=1)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise KeywordError(f"seed={seed!r} is out of range: it must be an integer.")
         self.game, self.n, self.max_angle, self.max_shift = game, n, max_angle, max_shift
         self.flip, self.noise, self.seed, self.progress = flip, noise, seed, progress
 
@@ -65,30 +69,33 @@ class Reynolds:
     def attribute(self, x: Tensor, target: Target = None) -> Tensor:
         """The averaged map, in the shape of `x` (B, C, H, W)."""
         if not isinstance(x, Tensor) or x.ndim != 4:
-            raise InputError("Reynolds averages maps of images: the input must be a (B, C, H, W) tensor.")
-        maps = [self._one(image[None], self._fixed_target(x, target, k)) for k, image in enumerate(x)]
-        return torch.cat(maps)
+            shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise InputError(f"Reynolds averages maps of images: the input must be (B, C, H, W), got {shape}.")
+        targets = self._fixed_targets(x, target)
+        return torch.cat([self._one(image[None], single) for image, single in zip(x, targets, strict=True)])
 
-    def _fixed_target(self, x: Tensor, target: Target, k: int) -> Any:
-        """The target of sample `k` on the untransformed input."""
+    def _fixed_targets(self, x: Tensor, target: Target) -> list[int]:
+        """The class of every sample, fixed on the untransformed input and checked once."""
+        play: Any = getattr(self.game, "play", None)
+        if play is not None:
+            return play(x, target).target.tolist()
         if target is None:
-            play: Any = getattr(self.game, "play", None)
-            if play is None:
-                raise InputError("give a target: this method cannot tell which one it would explain.")
-            return [int(play(x[k : k + 1]).target[0])]
-        if isinstance(target, (list, tuple, Tensor)) and not (isinstance(target, Tensor) and target.ndim == 0):
-            return target[k : k + 1]
-        return [int(target)]  # type: ignore[arg-type]
+            raise InputError("give a target: this method cannot tell which one it would explain.")
+        classes = torch.as_tensor(target)
+        if classes.is_floating_point() or classes.ndim > 1 or (classes.ndim == 1 and len(classes) != len(x)):
+            raise InputError(
+                f"target {target!r} does not fit {len(x)} samples: give one class, or one for each sample."
+            )
+        return classes.expand(len(x)).tolist()
 
-    def _one(self, image: Tensor, target: Any) -> Tensor:
+    def _one(self, image: Tensor, target: int) -> Tensor:
         draws = self._draws(image)
         total, weight = torch.zeros_like(image), torch.zeros_like(image[:, :1])
         bar = _Progress(self.n, self.progress)
         for start in range(0, self.n, _CHUNK):
             chunk = range(start, min(start + _CHUNK, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
-            repeated = target if not isinstance(target, (list, tuple, Tensor)) else [target[0]] * len(chunk)
-            maps = self.game.attribute(moved, _as_target(repeated))
+            maps = self.game.attribute(moved, [target] * len(chunk))
             for k, single in zip(chunk, maps, strict=True):
                 back, valid = draws.undo(k, single[None])
                 total += back * valid
@@ -105,11 +112,6 @@ class Reynolds:
 
     def _draws(self, image: Tensor) -> Draws:
         return Draws(self, image.shape[-2:])
-
-
-def _as_target(repeated: Any) -> Any:
-    first = repeated[0]
-    return torch.stack([torch.as_tensor(t) for t in repeated]) if isinstance(first, Tensor) else repeated
 
 
 class Draws:

@@ -244,9 +244,13 @@ def contribute(node: Affine, values: Values, value: Tensor, tau: float) -> tuple
     return kind(node.map, first, second, value), rows
 
 
-def _net(node: Affine, values: Values) -> Tensor:
-    """`Z⁺ − Z⁻` as the forward pass computed it."""
-    return values[node] if node.bias is None else values[node] - node.bias(values)
+def _net(node: Affine, values: Values) -> Tensor | None:
+    """`Z⁺ − Z⁻` as the forward pass computed it; None where a large bias has swallowed its digits (S37)."""
+    if node.bias is None:
+        return values[node]
+    bias = node.bias(values)
+    net = values[node] - bias
+    return net if bool(bias.abs().amax() <= 64 * net.abs().amax()) else None
 
 
 def temper(value: Tensor, layout: Layout, tau: float) -> tuple[Tensor, Tensor | None]:

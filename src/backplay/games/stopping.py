@@ -49,7 +49,7 @@ class StoppingGame(Game[StoppingModes]):
                 return PassThrough()
             case Diagonal() | Norm():
                 assert node.scale is not None
-                return Scaling(node.scale(values).to(values[node].dtype))
+                return Scaling(node.scale(values).to(values[node].dtype, copy=True))
             case Product():
                 return _product(node, values)
             case _:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError
+from backplay.errors import InputTypeError, KeywordError
 from backplay.games.game import Game
 from backplay.games.inputs import Inputs, Target
 from backplay.games.play import Play
@@ -24,6 +24,9 @@ def sweep(
     Keys are tuples of (keyword, value) in the order of the grid. Games whose forward pass is the network's own share
     it, and games of one input variance share the filtered moments.
     """
+    if not isinstance(game, Game):
+        raise InputTypeError(f"sweep takes a game, got {type(game).__name__}; make one with bp.RoutingGame(model).")
+    grid = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in grid.items()}  # type: ignore[attr-defined]
     if not grid:
         raise KeywordError("sweep needs at least one keyword with a list of values, e.g. tau=[0.5, 1.0].")
     for name, values in grid.items():

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from backplay.network.attention import Attention
-from backplay.network.linear import Averaging, Convolution, Dense
+from backplay.network.linear import Averaging, Convolution, Dense, Resampling
 from backplay.network.nodes import Affine, Mix, Node, Wire
 from backplay.values.forward import Values
 
@@ -21,7 +17,7 @@ def signed_weight(node: Affine, values: Values) -> Tensor:
         weight = node.weight(values)
         return weight.clone() if _shares_storage(weight, values) else weight
 
-    return _prepared(node, values, "signed", make)
+    return values.prepared(node, "signed", make)
 
 
 def _shares_storage(weight: Tensor, values: Values) -> bool:
@@ -45,7 +41,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
             scale = node.map.row_weight(values[node.operand]).pow(1 - tau)
         elif tau != 1:
             scale = _row_scale(node, weight)
-            weight = weight / _along_rows(scale, weight)
+            weight = weight / _along_rows(node, scale, weight)
             weight = weight.sign() * weight.abs().pow(1 / tau)
         if node.operand.nonnegative:
             return weight.clamp(min=0), (-weight).clamp(min=0), scale
@@ -54,12 +50,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
     key = ("split", tau, values.batch if isinstance(node.map, Averaging) else None)
     if tau != 1:
         values.weights.only((node, key), (node, "tempered"))
-    return _prepared(node, values, key, make)
-
-
-def _prepared(node: Affine, values: Values, key: Hashable, make: Callable[[], Any]) -> Any:
-    """Made once for each state of the model, unless the weights are values of the play themselves."""
-    return make() if isinstance(node, Attention) else values.weights.prepared((node, key), make)
+    return values.prepared(node, key, make)
 
 
 def _row_scale(node: Affine, weight: Tensor) -> Tensor:
@@ -70,10 +61,14 @@ def _row_scale(node: Affine, weight: Tensor) -> Tensor:
         rows = weight.abs().flatten(1).amax(1).view([-1] + [1] * (weight.ndim - 2))
     else:
         rows = weight.abs().amax()
+    if isinstance(node.map, Resampling):  # its matrices act one after the other
+        rows = rows ** len(node.map.sizes)
     return torch.where(rows > 0, rows, 1)
 
 
-def _along_rows(scale: Tensor, weight: Tensor) -> Tensor:
+def _along_rows(node: Affine, scale: Tensor, weight: Tensor) -> Tensor:
+    if isinstance(node.map, Resampling):
+        return scale ** (1 / len(node.map.sizes))
     return scale.view([-1] + [1] * (weight.ndim - 1)) if scale.ndim else scale
 
 
@@ -93,7 +88,7 @@ def stopping_total(node: Affine, values: Values) -> Tensor:
         return node.map.apply(mask, weight)
 
     batch = None if _always_real(node.operand) and not isinstance(node, Mix) else values.batch
-    return _prepared(node, values, ("total", batch), make)
+    return values.prepared(node, ("total", batch), make)
 
 
 def reality(node: Node, values: Values) -> Tensor | None:
@@ -108,7 +103,11 @@ def reality(node: Node, values: Values) -> Tensor | None:
         masks.append(
             torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask
         )
-    return node.move(masks, values, constant=1.0)
+    moved = node.move(masks, values, constant=1.0)
+    if not node.pads:
+        return moved
+    zeros = [torch.zeros_like(m) for m in masks]
+    return moved - node.move(zeros, values)  # a padding value other than 0 is no mask
 
 
 def _always_real(node: Node) -> bool:

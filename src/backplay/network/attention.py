@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.network.builder import Builder, Call, lowers
+from backplay.network.builder import Builder, Call, constant, lowers
 from backplay.network.nodes import Affine, Diagonal, Mix, Node, Oracle, Scope, Sum, Wire, resolve
 
 
@@ -37,13 +37,20 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Scores:
-    """The product of queries and keys that an oracle's softmax reads, times `factor`."""
+    """The product of queries and keys that an oracle's softmax reads, times all `scales`."""
 
     query: Node
     key: Node
     transposed: bool  # keys are (…, features, keys)
-    factor: float
+    scales: tuple[Callable[[Scope], Tensor], ...]
     product: Node | None  # the node of the product, where it is spelled out
+
+    def factor(self, scope: Scope) -> Tensor:
+        """What the product is multiplied by before the softmax."""
+        factor = torch.ones((), dtype=torch.float64)
+        for scale in self.scales:
+            factor = factor * scale(scope)
+        return factor
 
 
 @dataclass(eq=False, repr=False)
@@ -56,6 +63,12 @@ class Attention(Mix):
     told: Node | None = None  # the node that holds the weights, where they are spelled out
     logits: Callable[[Scope], Tensor] | None = None  # the oracle's scores, where they are fused
 
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Operands of the operator, and the values where they are not one of them (grouped heads)."""
+        found = super().inputs
+        return found if self.operand in found else (*found, self.operand)
+
     def through(self, x: Tensor, scope: Scope) -> Tensor:
         """Carry a tensor in the projection's layout to the values' layout."""
         for wire in self.wires:
@@ -64,6 +77,8 @@ class Attention(Mix):
 
     def back(self, mass: Tensor, scope: Scope, shape: torch.Size) -> Tensor:
         """Carry mass from the values' layout to the projection's."""
+        if not self.wires:
+            return mass
         shapes = [shape]
         for wire in self.wires[:-1]:
             shapes.append(wire.move([torch.empty(1, device=mass.device).expand(shapes[-1])], scope).shape)
@@ -87,17 +102,16 @@ def find_scores(told: Node) -> Scores | None:
     softmax = told
     while not (isinstance(softmax, Oracle) and softmax.operator == "softmax"):
         softmax = softmax.carriers[0]
-    node, factor = softmax.inputs[0], 1.0
+    node = softmax.inputs[0]
+    scales: list[Callable[[Scope], Tensor]] = []
     while True:
         if node.operator in ("matmul", "bmm", "einsum") and len(node.inputs) == 2 and isinstance(node, Oracle):
             keys = node.args[0].split("->")[0].split(",")[1] if node.operator == "einsum" else ""
             queries = node.args[0].split(",")[0] if node.operator == "einsum" else ""
             transposed = node.operator != "einsum" or keys.replace(" ", "")[-1] != queries.replace(" ", "")[-1]
-            return Scores(node.inputs[0], node.inputs[1], transposed, factor, node)
+            return Scores(node.inputs[0], node.inputs[1], transposed, tuple(scales), node)
         if isinstance(node, Diagonal) and node.scale is not None:
-            numbers = [a for a in node.args if isinstance(a, (int, float))]
-            if len(numbers) == 1 and node.operator in ("mul", "div"):
-                factor *= numbers[0] if node.operator == "mul" else 1 / numbers[0]
+            scales.append(node.scale)
         live = node.carriers if node.carriers else node.inputs
         if len(live) != 1:
             return None
@@ -119,7 +133,7 @@ def _mixed(builder: Builder, call: Call, told: Node, value: Node, equation: str)
     node.operand, node.map, node.told = value, Mixing(equation), told
     node.weight = lambda scope: scope[told]
     node.scores = find_scores(told)
-    node.signed_weights, node.reduction = not told.nonnegative, False
+    node.signed_weights = not told.nonnegative
     node.nonnegative = told.nonnegative and value.nonnegative
     if told.nonnegative:
         node.projection, node.wires = find_projection(value)
@@ -157,8 +171,8 @@ def fused_attention(builder: Builder, call: Call) -> Node | None:
         return None
     grouped = bool(call.get("enable_gqa", False))
     node = Attention(call.function, call.args, operator=call.operator)
-    node.operand = _repeated(builder, value, query, grouped) if grouped else value
-    node.map, node.reduction, node.nonnegative = Mixing("left"), False, value.nonnegative
+    node.operand = _repeated(builder, value, query) if grouped else value
+    node.map, node.nonnegative = Mixing("left"), value.nonnegative
     mask, causal, scale = call.get("attn_mask"), bool(call.get("is_causal", False)), call.get("scale")
 
     def logits(scope: Scope) -> Tensor:
@@ -177,13 +191,13 @@ def fused_attention(builder: Builder, call: Call) -> Node | None:
     node.logits = logits
     if isinstance(query, Node) and isinstance(key, Node) and not grouped:
         size = int(builder.traced[query][-1])
-        node.scores = Scores(query, key, False, 1 / math.sqrt(size) if scale is None else scale, None)
+        node.scores = Scores(query, key, False, (constant(1 / math.sqrt(size) if scale is None else scale),), None)
     node.weight = lambda scope: torch.softmax(logits(scope), -1).nan_to_num(0.0)
     node.projection, node.wires = find_projection(node.operand)
     return builder.add(node)
 
 
-def _repeated(builder: Builder, value: Node, query: Any, grouped: bool) -> Node:
+def _repeated(builder: Builder, value: Node, query: Any) -> Node:
     """Grouped heads: each value head serves several query heads, which is a wire."""
     heads, groups = builder.traced[query][-3], builder.traced[value][-3]
     wire = Wire(lambda v: v.repeat_interleave(heads // groups, -3), (value,), operator="repeat_interleave")

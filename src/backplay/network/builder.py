@@ -37,16 +37,6 @@ class Call:
             return op
         return lambda *args: op(*args[:count], **dict(zip(keywords, args[count:], strict=True)))
 
-    def with_operand(self, name: str) -> Callable[[Tensor], Tensor]:
-        """The call as a function of the one argument `name`; all others must be plain."""
-        position = list(self.named).index(name)
-        args = self.args
-
-        def function(x: Tensor) -> Tensor:
-            return self.function(*args[:position], x, *args[position + 1 :])
-
-        return function
-
 
 @dataclass(frozen=True)
 class Statement:
@@ -82,6 +72,7 @@ class Builder:
     values: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
     meta: dict[str, Any] = field(default_factory=dict[str, Any])  # reference name -> traced value
     traced: dict[Node, torch.Size] = field(default_factory=dict[Node, torch.Size])  # symbolic shapes
+    given: set[Ref] = field(default_factory=set[Ref])  # references that change from play to play
     current: fx.Node | None = None
     prefix: str = ""  # of the names of an inlined sub-graph
 
@@ -90,6 +81,7 @@ class Builder:
         assert self.current is not None
         value = self.current.meta["val"]
         self.traced[node] = getattr(value, "shape", torch.Size()) if shape is None else shape
+        node.fleeting = any(leaf in self.given for leaf in flat(node.args) if isinstance(leaf, Ref))
         node.calls = self._calls()
         node.path = node.calls[-1][0] if node.calls else ""
         self.nodes.append(node)
@@ -106,6 +98,7 @@ class Builder:
         self.meta[name] = value
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             self.sizes[name] = value.node.expr
+            self.given.add(Ref(name))
         return Ref(name)
 
     def run_later(self, node: fx.Node, blank_first: bool = False) -> Ref:
@@ -118,6 +111,8 @@ class Builder:
         if blank_first and isinstance(args[0], Node):
             args[0] = self._blank(node.args[0])  # type: ignore[arg-type]
         self.program.append(Statement(ref, node.target, args, kwargs))  # type: ignore[arg-type]
+        if any(leaf in self.given for leaf in flat([args, list(kwargs.values())]) if isinstance(leaf, Ref)):
+            self.given.add(ref)
         return ref
 
     def _blank(self, like: fx.Node) -> Ref:
@@ -200,6 +195,13 @@ class Builder:
         node.operand, node.scale = operand, constant(factor)
         node.nonnegative, node.helper = operand.nonnegative and factor >= 0, True
         return self.add(node, self.traced[operand])
+
+
+def flat(tree: Any) -> list[Any]:
+    """The leaves of nested arguments."""
+    if isinstance(tree, (list, tuple)):
+        return [leaf for item in tree for leaf in flat(item)]  # pyright: ignore[reportUnknownVariableType]
+    return [tree]
 
 
 def constant(value: Any) -> Callable[[Scope], Tensor]:

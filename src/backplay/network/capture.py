@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator as python_operator
 import re
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +19,12 @@ from backplay.network import operators
 from backplay.network.builder import Builder, functional
 from backplay.network.graph import Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
-from backplay.network.nodes import Input, Node, Ref
+from backplay.network.nodes import Input, Node, Oracle, Ref
 
 Example = Tensor | Mapping[Any, Any]
+
+
+_EXPORTING = threading.RLock()  # tracing is not made for several threads, and puts the model into eval mode
 
 
 def capture(model: nn.Module, example: Example) -> Network:
@@ -34,7 +38,8 @@ def capture(model: nn.Module, example: Example) -> Network:
             f"capture takes a torch.nn.Module, got {type(model).__name__}; wrap a function in a module's forward."
         )
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
-    program = _export(model, keywords)
+    with _EXPORTING:
+        program = _export(model, keywords)
     builder = Builder()
     try:
         input_node, output = _read(program, builder)
@@ -147,6 +152,8 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
             builder.values[placeholder] = builder.add(node)
         else:
             builder.values[placeholder] = builder.reference(placeholder)
+            if user:
+                builder.given.add(builder.values[placeholder])
     ((output,),) = _read_calls(program.graph_module, builder)
     inputs = [n for n in builder.nodes if isinstance(n, Input)]
     if not isinstance(output, Node):
@@ -203,6 +210,8 @@ def _item(value: Any, index: Any, node: fx.Node, builder: Builder) -> Any:
         return builder.run_later(node)
     if isinstance(value, Node):  # a several-valued operator without a kind
         return builder.add(type(value)(lambda pair: pair[index], (value,), operator=value.operator, unsupported=True))  # type: ignore[call-arg]
+    if index >= len(value):  # indices of a maximum and the like: no value that mass could reach
+        return builder.add(Oracle(_no_function, (), operator=str(node.target), unsupported=True), torch.Size())
     made = value[index]
     return made() if callable(made) else made
 
@@ -238,5 +247,7 @@ def _check_mutation(node: fx.Node, builder: Builder) -> None:
 
 
 def _is_view(node: fx.Node) -> bool:
+    if "dropout" in str(node.target):  # in eval mode it hands its operand on
+        return True
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)

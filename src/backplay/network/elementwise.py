@@ -20,6 +20,11 @@ def is_statistic(node: Node) -> bool:
     return steps and bool(node.inputs) and all(is_statistic(n) for n in node.inputs)
 
 
+def holds_oracle(node: Node) -> bool:
+    """Whether a statistic rests on a reduction that carries no mass, such as a norm or a variance."""
+    return isinstance(node, Oracle) or (not isinstance(node, Mix) and any(holds_oracle(n) for n in node.inputs))
+
+
 def ancestors(node: Node) -> list[Node]:
     """The tensors that a value is an elementwise function of, nearest first."""
     chain = [node]

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError
 from backplay.network import operators
+from backplay.network.attention import Attention
 from backplay.network.builder import Builder, Statement
 from backplay.network.layout import PLAIN, Layout
 from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
@@ -42,7 +43,8 @@ def logits_of(out: Any) -> Tensor:
     out = getattr(out, "logits", out)
     if isinstance(out, Tensor):
         return out
-    found = [v for v in (out.values() if isinstance(out, Mapping) else out) if isinstance(v, Tensor)]
+    several = out.values() if isinstance(out, Mapping) else out if isinstance(out, (list, tuple)) else ()
+    found = [v for v in several if isinstance(v, Tensor)]
     if not found:
         raise CaptureError(f"the model returns {type(out).__name__} without a tensor; return the logits.")
     return found[0]
@@ -91,7 +93,15 @@ class Network:
         named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         named |= dict(self.model.named_buffers(remove_duplicate=False))
         targets = [_own_name(str(s.target)) for s in self._specs]
-        return {t: named[t] for t in targets if t in named}
+        missing = [
+            t for t, s in zip(targets, self._specs, strict=True) if t not in named and str(s.target) not in self._lifted
+        ]
+        if missing:
+            raise CaptureError(
+                f"the model has changed: {missing[0]!r} is gone since it was captured; capture it again."
+            )
+        attributes = {t: v for t in targets if t not in named and isinstance(v := _attribute(self.model, t), Tensor)}
+        return {t: named[t] for t in targets if t in named} | attributes
 
     def parameter_names(self) -> dict[Any, str]:
         """Parameters and buffers of the model, by their name in the program."""
@@ -155,8 +165,20 @@ class Network:
         if tuple(x.shape[1:]) != expected:
             raise InputError(
                 f"input of shape {tuple(x.shape)} does not fit this network, captured for (batch, "
-                f"{', '.join(map(str, expected))}); resize the input, or capture again with bp.capture(model, x)."
+                f"{', '.join(map(str, expected))}); "
+                + ("add the batch dimension with x[None]." if tuple(x.shape) == expected else "")
+                + ("" if tuple(x.shape) == expected else "resize it, or make a new game (bp.capture) for this size.")
             )
+        for name, value in given.items():
+            if name == self.key:
+                continue
+            known = self._example[name]
+            if isinstance(known, Tensor) != isinstance(value, Tensor) or not (
+                isinstance(value, Tensor) or known == value
+            ):
+                raise InputError(f"{name!r} was {known!r} when the network was captured, now {value!r}; capture again.")
+            if isinstance(value, Tensor) and value.ndim and value.shape[0] != x.shape[0]:
+                raise InputError(f"{name!r} holds {value.shape[0]} samples, the explained input {x.shape[0]}.")
         dtype = next((t.dtype for t in self.tensors().values() if t.is_floating_point()), self._dtype)
         if x.dtype != dtype:
             raise InputTypeError(f"input of {x.dtype} for a model of {dtype}; convert the input with x.to({dtype}).")
@@ -203,6 +225,8 @@ class Network:
             if name in self.consumers:
                 return name
             raise InputError(f"{name!r} belongs to another network; ask for one of this network's nodes.")
+        if name == "input":
+            return self.input
         ends: dict[str, Node] = {}
         for node in self.nodes:
             for path, key in node.calls:
@@ -218,17 +242,25 @@ class Network:
         if name in exact:
             return exact[name]
         modules = {path for n in self.nodes for path, _ in n.calls if path}
-        close = get_close_matches(str(name), [*exact, *modules], n=5, cutoff=0.4)
+        close = get_close_matches(str(name), sorted({*exact, *modules}), n=5, cutoff=0.5)
         raise InputError(
             f"no node or module named {name!r} in this network; "
             + (f"did you mean {close}? " if close else "")
-            + "`[n.name for n in net.nodes]` lists all names."
+            + "`[n.name for n in play.network.nodes]` lists all names."
         )
 
 
 def _own_name(target: str) -> str:
     """The name of a tensor or module in the model itself: capture wraps it once."""
     return target.removeprefix("model").removeprefix(".")
+
+
+def _attribute(model: nn.Module, path: str) -> Any:
+    """A tensor that hangs on a module as a plain attribute, if the path leads to one."""
+    found: Any = model
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _floating(value: Any) -> bool:
@@ -240,7 +272,10 @@ def check_tensor(x: Any) -> None:
     if not isinstance(x, Tensor):
         raise InputTypeError(f"the input must be a torch.Tensor or a dict of forward keywords, got {type(x).__name__}.")
     if x.dtype not in (torch.float32, torch.float64):
-        raise InputTypeError(f"the input must be float32 or float64, got {x.dtype}; convert it with x.float().")
+        raise InputTypeError(
+            f"the input must be float32 or float64, got {x.dtype}; convert half precision with x.float() and "
+            "model.float(), and give token ids as embeddings ({'inputs_embeds': …})."
+        )
     if x.ndim < 2 or x.shape[0] == 0:
         raise InputError(f"the input needs a batch dimension and at least one sample, got shape {tuple(x.shape)}.")
 
@@ -286,14 +321,20 @@ def _carrying(nodes: list[Node], output: Node) -> set[Node]:
 
 def _no_kind(node: Oracle) -> str:
     place = f"in module {node.path!r}" if node.path else "in the model's own forward"
-    if not node.unsupported:
+    if node.operator in ("matmul", "bmm", "einsum"):
+        return (
+            f"{node.operator} {place} multiplies two live tensors, neither of which comes out of a softmax (linear "
+            "attention, bilinear pooling); no game carries mass through such a product, explain the part of the model "
+            "behind it."
+        )
+    if not node.unsupported or node.operator in ("log_softmax", "_log_softmax"):
         return (
             f"the walk would have to cross {node.operator} {place}, which only gives weights to other values; "
             "explain the logits before the softmax."
         )
     return (
-        f"operator {node.operator!r} {place} has no kind in the game; supported are {', '.join(operators.SUPPORTED)}; "
-        "rewrite the module with these, or capture the part of the model behind it."
+        f"operator {node.operator!r} {place} has no kind in the game; rewrite the module with operators that have one, "
+        f"or capture the part of the model behind it. Supported are {', '.join(operators.SUPPORTED)}."
     )
 
 
@@ -302,7 +343,7 @@ def _mark_oracles(nodes: list[Node], output: Node) -> None:
     told: set[Node] = {output}
     for node in reversed(nodes):
         if node in told and not isinstance(node, Oracle):
-            told.update(node.inputs)
+            told.update(node.carriers if isinstance(node, Attention) else node.inputs)
     for node in nodes:
         if node not in told and not isinstance(node, Input):
             node.kind = "oracle"
@@ -322,15 +363,21 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
     if isinstance(node, Input):
         return PLAIN
     if isinstance(node, Wire):
-        # samples are numbered from 1: what a wire fills in itself, padding above all, is 0
+        # samples are numbered from 1: what a wire fills in itself, padding and masks above all, is none of them
         owners = [n.layout.owners(batch, tuple(scope[n].shape)) + 1 for n in node.inputs]
-        found = Layout.of(_fill_constants(node.move(owners, scope)) - 1, batch)
+        moved = node.move(owners, scope)
+        found = Layout.of(_fill_constants(torch.where((moved >= 1) & (moved <= batch), moved, 0)) - 1, batch)
         if found is not None:
             return found
+        if node.kind != "oracle":
+            raise CaptureError(
+                f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
+            )
+    source = node.inputs[0].layout
+    if value.ndim == 0 or (node.kind != "oracle" and all(isinstance(s, int) for s in builder.traced[node])):
         raise CaptureError(
             f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
         )
-    source = node.inputs[0].layout
     dims = [d for d, s in enumerate(builder.traced[node]) if not isinstance(s, int)]
     dim = dims[0] if dims else source.dim
     return Layout(dim, source.outer, source.inner)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from backplay.network import operators
 from backplay.network.attention import mixing_einsum, mixing_matmul
-from backplay.network.builder import LOWERINGS, Builder, Call, constant, lowers
-from backplay.network.elementwise import common_ancestor, is_statistic
+from backplay.network.builder import LOWERINGS, Builder, Call, constant, flat, lowers
+from backplay.network.elementwise import REDUCTIONS, common_ancestor, holds_oracle, is_statistic
 from backplay.network.linear import Averaging, Contraction, Convolution, Dense, Resampling
 from backplay.network.nodes import (
     Affine,
@@ -46,6 +46,8 @@ def gate(builder: Builder, call: Call) -> Node | None:
         return None
     node = Gate(call.function, call.args, operator=call.operator)
     node.operand, node.gate = operand, operators.GATES[call.operator]
+    if node.gate == "clamp" and call.get("min") == 0 and call.get("max") is None and call.operator != "clamp_max":
+        node.gate = "relu"
     node.options = {k: v for k, v in call.named.items() if v is not operand}
     bounded = {"hardtanh": "min_val", "clamp": "min", "clamp_min": "min"}.get(call.operator)
     floor = call.get(bounded) if bounded else None
@@ -57,13 +59,13 @@ def gate(builder: Builder, call: Call) -> Node | None:
 
 @lowers(*operators.WIRES)
 def wire(builder: Builder, call: Call) -> Node:
-    tensors = [a for a in _flat(call.args) if isinstance(a, (Node, Ref))]
+    tensors = [a for a in flat(call.args) if isinstance(a, (Node, Ref))]
     live = [a for a in tensors if isinstance(a, Node)]
     # an empty constant, such as a fresh cache in front of keys and values, adds no element
     floating = [a for a in tensors if isinstance(a, Ref) and builder.is_floating(a) and not builder.is_empty(a)]
     node = Wire(call.function, call.args, operator=call.operator)
     node.pads = call.operator in operators.PADS and call.get("mode", "constant") == "constant"
-    node.constants = node.pads or bool(floating) or call.operator in {"masked_fill", "where"}
+    node.constants = node.pads or bool(floating) or call.operator in {"masked_fill", "where", "tril", "triu"}
     # a constant row may be negative, so only wires of live non-negative operands and zeros are non-negative
     filled = bool(floating) or bool(call.get("value", 0)) or call.operator in {"masked_fill", "where"}
     node.nonnegative = all(a.nonnegative for a in live) and not filled
@@ -207,7 +209,7 @@ def batch_norm(builder: Builder, call: Call) -> Any:
     native = "native" in call.operator
     function = (lambda *args: call.function(*args)[0]) if native else call.function
     previous = x if isinstance(x, Affine) and not isinstance(x, Mix) else None
-    if previous is not None and builder.users(x) == 1 and _foldable(previous):
+    if previous is not None and builder.users(x) == 1 and _foldable(previous, len(builder.traced[x])):
         node: Node = _folded(builder, previous, function, call.args, scale, offset)
     else:
         dims = len(builder.traced[x])
@@ -219,9 +221,10 @@ def batch_norm(builder: Builder, call: Call) -> Any:
     return [lambda: node] if native else node
 
 
-def _foldable(node: Affine) -> bool:
+def _foldable(node: Affine, dims: int) -> bool:
+    """Whether the channels of a batch norm are the outputs of the map: a linear layer has them last."""
     geometry = node.map
-    return isinstance(geometry, Dense) or (
+    return (isinstance(geometry, Dense) and dims == 2) or (
         isinstance(geometry, Convolution) and not (geometry.transposed and geometry.groups > 1)
     )
 
@@ -283,11 +286,14 @@ def addition(builder: Builder, call: Call) -> Node | None:
 
 
 def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | None:
-    """Position of an operand that is a broadcast statistic of the other's kind of values (S3b)."""
+    """Position of an operand that is a statistic beside values (S3b).
+
+    A mean or sum counts as one only where it is broadcast: pooled features beside features are a plain residual.
+    """
     shape = list(call.node.meta["val"].shape)
     for k, (node, other) in enumerate(((left, right), (right, left))):
         broadcast = list(builder.traced[node]) != shape and list(builder.traced[other]) == shape
-        if broadcast and is_statistic(node):
+        if is_statistic(node) and not is_statistic(other) and (broadcast or holds_oracle(node)):
             return k
     return None
 
@@ -379,8 +385,11 @@ def comes_from_factor_gate(node: Node) -> bool:
     while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
         node = node.carriers[0]
     if isinstance(node, Gate):
-        return node.operator in operators.FACTOR_GATES
-    return isinstance(node, Oracle) or (isinstance(node, Mix) and node.operator in operators.REDUCTIONS)
+        return node.operator in operators.FACTOR_GATES or node.gate == "composite"
+    if isinstance(node, Oracle):
+        told = operators.COMPARISONS | REDUCTIONS
+        return not node.unsupported or node.operator in told
+    return isinstance(node, Mix) and node.operator in operators.REDUCTIONS
 
 
 @lowers("pow")
@@ -407,12 +416,12 @@ def addcmul(builder: Builder, call: Call) -> Node | None:
 @lowers(*operators.AVERAGES)
 def average(builder: Builder, call: Call) -> Node | None:
     x = call.args[0]
-    if any(isinstance(a, (Node, Ref)) for a in _flat(call.args[1:])):
+    if any(isinstance(a, (Node, Ref)) for a in flat(call.args[1:])):
         return None
     node = Mix(call.function, call.args, operator=call.operator, nonnegative=x.nonnegative)
     node.operand = x
     node.map = Averaging(lambda a: call.function(a, *call.args[1:]), lambda a: _predecessors(call, a))
-    node.weight = lambda scope: torch.ones(())
+    node.weight = lambda scope: torch.ones((), dtype=torch.float64)
     return builder.add(node)
 
 
@@ -440,7 +449,7 @@ def _predecessors(call: Call, x: Tensor) -> Tensor | float:
 @lowers(*operators.RESAMPLINGS)
 def resampling(builder: Builder, call: Call) -> Node | None:
     x = call.args[0]
-    if any(isinstance(a, (Node, Ref)) for a in _flat(call.args[1:])):
+    if any(isinstance(a, (Node, Ref)) for a in flat(call.args[1:])):
         return None
     sizes = [int(s) for s in builder.traced[x][2:]]
     matrices: list[Tensor] = []
@@ -452,10 +461,10 @@ def resampling(builder: Builder, call: Call) -> Node | None:
         probe = probe.expand(1, size, *sizes)
         response = call.function(probe, *call.args[1:])[0]
         matrices.append(response.movedim(axis + 1, 1).flatten(2)[:, :, 0].T.contiguous())
-    flat = torch.cat([m.flatten() for m in matrices])
-    node = Mix(call.function, call.args, operator=call.operator, nonnegative=x.nonnegative, reduction=False)
+    entries = torch.cat([m.flatten() for m in matrices])
+    node = Mix(call.function, call.args, operator=call.operator, nonnegative=x.nonnegative)
     node.operand, node.map = x, Resampling(tuple((m.shape[0], m.shape[1]) for m in matrices))
-    node.weight = lambda scope: flat.to(scope[x].dtype) if x in scope else flat
+    node.weight = lambda scope: entries.to(scope[x])
     return builder.add(node)
 
 
@@ -566,9 +575,3 @@ def _group_mean(v: Tensor, groups: int) -> Tensor:
     """Mean over each group of channels and all positions, spread over the group's channels."""
     mean = v.unflatten(1, (groups, -1)).flatten(2).mean(2).repeat_interleave(v.shape[1] // groups, 1)
     return mean.view(*mean.shape, *[1] * (v.ndim - 2))
-
-
-def _flat(tree: Any) -> list[Any]:
-    if isinstance(tree, (list, tuple)):
-        return [leaf for item in tree for leaf in _flat(item)]  # pyright: ignore[reportUnknownVariableType]
-    return [tree]

@@ -92,6 +92,7 @@ class Node:
     operator: str = ""
     path: str = ""  # module path
     calls: tuple[tuple[str, str], ...] = ()  # (path, key) of the module calls that the node lies in, outermost first
+    fleeting: bool = False  # reads constants that change from play to play: nothing derived from them is kept
     helper: bool = False  # part of another operator, such as the broadcast of an operand
     shape: tuple[int, ...] = ()  # -1 stands for the dimension that holds the batch
     layout: Layout = PLAIN
@@ -143,7 +144,6 @@ class Affine(Node):
     operand: Node = None  # type: ignore[assignment]
     weight: Callable[[Scope], Tensor] = None  # type: ignore[assignment]
     bias: Callable[[Scope], Tensor] | None = None  # broadcastable against the output
-    sources: tuple[Ref, ...] = ()  # what weight and bias are derived from
 
     @property
     def carriers(self) -> tuple[Node, ...]:
@@ -157,7 +157,6 @@ class Mix(Affine):
     kind: str = "mix"
 
     signed_weights: bool = False
-    reduction: bool = True
 
 
 @dataclass(eq=False, repr=False)
@@ -177,7 +176,7 @@ class Diagonal(Node):
 
 @dataclass(eq=False, repr=False)
 class Gate(Node):
-    """An activation; `gate` is its name and `options` its numbers, read by `kernels.gates`."""
+    """An activation; `gate` is its name and `options` its numbers, read by `values.gates`."""
 
     kind: str = "gate"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# exported name without overload and in-place underscore -> name of the gate in `kernels.gates`
+# exported name without overload and in-place underscore -> name of the gate in `values.gates`
 GATES = {
     "relu": "relu",
     "relu6": "hardtanh",
@@ -37,6 +37,7 @@ NONNEGATIVE_OPERATORS = frozenset(
 
 WIRES = frozenset(
     (
+        "mT mH H T numpy_T adjoint matrix_H "
         "reshape view _unsafe_view _reshape_copy flatten unflatten permute transpose swapaxes swapdims t movedim "
         "contiguous clone alias detach lift_fresh_copy lift_fresh squeeze unsqueeze expand expand_as view_as "
         "reshape_as slice select narrow cat concat concatenate stack hstack vstack dstack split split_with_sizes chunk "
@@ -76,6 +77,8 @@ CONVOLUTIONS = frozenset(
 POOLS = frozenset("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices".split())
 
 NORMS = frozenset("layer_norm native_layer_norm group_norm native_group_norm instance_norm rms_norm".split())
+
+COMPARISONS = frozenset("gt lt ge le eq ne logical_not logical_and logical_or isfinite".split())
 
 # asserts and other statements without a value
 STATEMENTS = frozenset(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from backplay.network import Network, Node
+from backplay.network.attention import Attention
 from backplay.network.nodes import Input
 from backplay.network.weights import Weights
 
@@ -54,6 +55,12 @@ class Values(Mapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self._scope)
+
+    def prepared(self, node: Node, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What is derived from a node's weights: made once for each state of the model, if it rests on that alone."""
+        if node.fleeting or isinstance(node, Attention):
+            return make()
+        return self.weights.prepared((node, key), make)
 
     @property
     def batch(self) -> int:

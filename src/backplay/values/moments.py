@@ -82,7 +82,8 @@ class Moments(Mapping[Any, Moment]):
         if any(n not in self._variances for n in node.carriers) or not node.carriers:
             return  # an oracle: its value is told, not filtered
         if isinstance(node, Gate):
-            mean, variance = gate_moments(node, self._mean(node.operand), self._variances[node.operand], self.real)
+            centre = self._mean(node.operand) if self._filtered else self.real[node.operand]
+            mean, variance = gate_moments(node, centre, self._variances[node.operand], self.real)
             self._means[node] = mean
         else:
             variance = self._linear(node)
@@ -110,7 +111,9 @@ class Moments(Mapping[Any, Moment]):
             case Max():
                 return _winner(node, variances, values)
             case Wire():
-                return node.move([variances[n] for n in node.inputs], values)
+                moved = node.move([variances[n] for n in node.inputs], values)
+                zeros = [torch.zeros_like(variances[n]) for n in node.inputs]
+                return moved - node.move(zeros, values) if node.constants else moved  # fills have no variance
             case _:
                 raise AssertionError(f"no moments for {node!r}")
 
@@ -121,7 +124,7 @@ def _through_squares(node: Affine, variance: Tensor, values: Values) -> Tensor:
         return node.map.apply(variance, torch.ones(())) * node.map.row_weight(variance)
     if isinstance(node, Attention):
         return node.map.apply(variance, node.weight(values).square())
-    squares = values.weights.prepared((node, "squares"), lambda: node.weight(values).square())
+    squares = values.prepared(node, "squares", lambda: node.weight(values).square())
     return node.map.apply(variance, squares)
 
 

@@ -76,7 +76,7 @@ def entropy_shift(gate: Gate, values: Values) -> Tensor | None:
     if not isinstance(node, Affine) or isinstance(node, Mix):
         return None
     affine = node
-    rows = values.weights.prepared((affine, "fan-in entropy"), lambda: _fan_in_entropy(affine, values))
+    rows = values.prepared(affine, "fan-in entropy", lambda: _fan_in_entropy(affine, values))
     if rows is None:
         return None
     spread: Tensor = rows.expand(values[affine].shape)

@@ -32,7 +32,7 @@ def averse_weights(node: Attention, values: Values, moments: Moments, risk: floa
         return torch.softmax(node.logits(values) + shift, -1).nan_to_num(0.0)
     assert node.told is not None
     product = values[scores.product]
-    return rerun(node.told, {scores.product: product + shift / scores.factor}, values)
+    return rerun(node.told, {scores.product: product + shift / scores.factor(values).to(product.dtype)}, values)
 
 
 def _uncertainty(node: Attention, values: Values, moments: Moments, score: str) -> Tensor:
@@ -45,7 +45,7 @@ def _uncertainty(node: Attention, values: Values, moments: Moments, score: str) 
     if score == "logit":
         query, query_spread = values[scores.query], moments.variance(scores.query)
         variance = query.square() @ spread.mT + query_spread @ key.square().mT
-        return variance.sqrt() * abs(scores.factor)
+        return variance.sqrt() * scores.factor(values).abs().to(variance.dtype)
     deviation = spread.mean(-1).sqrt()
     if score == "relative":
         size = key.square().mean(-1).sqrt()

@@ -1,0 +1,211 @@
+"""Games as values: sweeps, presets, replacement, dicts and reprs."""
+
+import itertools
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from modes import hand
+
+
+def images(batch=2, size=16, dtype=torch.float64):
+    return torch.randn(batch, 3, size, size, dtype=dtype)
+
+
+def convnet():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(24, 3),
+    )  # fmt: skip
+    return model.double().eval()
+
+
+class Tokens(nn.Module):
+    """Patches of an image into one attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch, self.inner = nn.Conv2d(3, 3, 8, stride=8), hand.Attention(True, tokens=4)
+
+    def forward(self, x):
+        return self.inner(self.patch(x).flatten(2).transpose(1, 2))
+
+
+class TestSweep:
+    """`bp.sweep` plays a grid on one capture."""
+
+    @pytest.mark.parametrize(
+        "grid",
+        [
+            {"tau": [0.5, 1.0, 2.0], "risk": [0.0, -1.0]},
+            {"input_variance": [0.1, 0.5], "risk": [-1.0, 0.5], "risk_forward": [False, True]},
+            {"tau_forward": [False, True], "tau": [0.5, 1.0], "entropy_bias": [0.0, 0.2]},
+            {"gate": ["exact", "noisy"], "epsilon": [0.0, 0.5]},
+        ],
+    )
+    def test_equals_game_by_game(self, grid):
+        """Issue 4: sharing passes changes no number; keys are (keyword, value) in the grid's order."""
+        model, x = convnet(), images()
+        game = bp.RoutingGame(model, input_variance=0.3)
+        found = bp.sweep(game, x, [1, 2], **grid)
+        points = [tuple(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        assert list(found) == points
+        for point in points:
+            torch.testing.assert_close(
+                found[point], game.replace(**dict(point)).attribute(x, [1, 2]), rtol=1e-12, atol=1e-14
+            )
+        first, last = found[points[0]], found[points[-1]]
+        assert (first - last).abs().max() > 1e-6
+
+    def test_attention_and_stopping(self):
+        """The same on a transformer and in the Stopping Game."""
+        model, x = Tokens().double().eval(), images()
+        game = bp.RoutingGame(model, input_variance=0.5)
+        for point, found in bp.sweep(game, x, 0, attention_risk=[0.0, -5.0], attention_score=["key", "logit"]).items():
+            torch.testing.assert_close(found, game.replace(**dict(point)).attribute(x, 0), rtol=1e-12, atol=1e-14)
+        game = bp.StoppingGame(convnet(), input_variance=0.5)
+        for point, found in bp.sweep(game, x, 0, risk=[0.0, -1.0], multiply_by_input=[False, True]).items():
+            torch.testing.assert_close(found, game.replace(**dict(point)).attribute(x, 0), rtol=1e-12, atol=1e-14)
+        soft = bp.sweep(game, x, 0, softplus=[None, 0.5])
+        torch.testing.assert_close(soft[(("softplus", None),)], game.attribute(x, 0), rtol=1e-12, atol=1e-14)
+        assert (soft[(("softplus", None),)] - soft[(("softplus", 0.5),)]).abs().max() > 1e-6
+
+    def test_own_target(self):
+        """Without a target each point explains the argmax."""
+        model, x = convnet(), images()
+        game = bp.RoutingGame(model)
+        (found,) = bp.sweep(game, x, tau=[0.5]).values()
+        torch.testing.assert_close(found, game.replace(tau=0.5).attribute(x, model(x).argmax(1)), rtol=1e-12, atol=0)
+
+    @pytest.mark.parametrize("grid", [{}, {"tau": 0.5}, {"tau": []}, {"gate": "noisy"}, {"heat": [1]}, {"tau": [0.0]}])
+    def test_refusals(self, grid):
+        """A grid is lists of allowed values of known keywords."""
+        with pytest.raises(ValueError, match=next(iter(grid), "keyword")):
+            bp.sweep(bp.RoutingGame(convnet()), images(), 0, **grid)
+
+
+class TestPresets:
+    """The paper's selected modes by name."""
+
+    @pytest.mark.parametrize("build", [convnet, Tokens])
+    def test_build_and_play(self, build):
+        """Issue 4: each preset builds and plays, and names the table it comes from."""
+        model, x = build().double().eval(), images(1)
+        network = bp.capture(model, torch.cat([x, x]))
+        assert {"rg-anchor", "rg-vit-localise", "rg-vgg-localise", "sg-vgg-localise", "rg-eq"} <= set(bp.presets)
+        seen = {}
+        for name in bp.presets:
+            found = bp.preset(name)(network).attribute(x, 0)
+            assert found.shape == x.shape and torch.isfinite(found).all() and found.any()
+            assert bp.presets[name].table.startswith("tab:")
+            seen[name] = found
+        torch.testing.assert_close(seen["rg-anchor"], bp.RoutingGame(network).attribute(x, 0))
+        torch.testing.assert_close(seen["sg"], bp.StoppingGame(network).attribute(x, 0))
+
+    def test_the_paper_s_numbers(self):
+        """tab:eval-vgg16, tab:eval-vit, tab:vgg-lent-tau08: modes as printed there."""
+        keywords = {name: preset.keywords for name, preset in bp.presets.items()}
+        assert keywords["rg-vgg-localise"] == {"risk": -1.0, "input_variance": 10.0}
+        assert keywords["sg-vgg-localise"] == {"risk": -2.0, "input_variance": 1.0, "gate": "noisy"}
+        assert keywords["rg-anchor"] == {}
+        assert keywords["rg-vit-localise"]["tau"] == 0.5 and keywords["rg-vit-localise"]["attention_risk"] == -10.0
+        assert bp.presets["rg-eq"].reynolds["n"] == 50
+
+    def test_unknown(self):
+        """An unknown name is refused, and the known ones are named."""
+        with pytest.raises(ValueError, match="rg-anchor"):
+            bp.preset("rg-best")
+
+
+CHANGED = {
+    bp.RoutingGame: {
+        "alpha": 1.5, "beta": 0.5, "epsilon": 0.1, "tau": 0.5, "risk": -1.0, "input_variance": 0.2,
+        "attention_risk": -2.0, "attention_score": "logit", "entropy_bias": 0.1, "gate": "noisy", "gate_noise": 0.7,
+        "residual": "proportional", "bias": "absorb", "empty_stream": "reroute", "attention": "gradient",
+        "tau_forward": True, "risk_forward": True, "output": "one",
+    },
+    bp.StoppingGame: {
+        "risk": 0.5, "input_variance": 0.2, "entropy_bias": 0.1, "gate": "noisy", "gate_noise": 0.7,
+        "multiply_by_input": True,
+    },
+}  # fmt: skip
+
+
+class TestKeywords:
+    """`replace`, `to_dict`, `repr`."""
+
+    @pytest.mark.parametrize("game", CHANGED)
+    def test_round_trip(self, game):
+        """api.md: every keyword goes through a plain dict, and through JSON."""
+        model = convnet()
+        one = game(model, **CHANGED[game])
+        plain = json.loads(json.dumps(one.to_dict()))
+        assert {k: plain[k] for k in CHANGED[game]} == CHANGED[game]
+        assert set(plain) - set(CHANGED[game]) <= {"softplus"}
+        again = game(model, **plain)
+        assert again.to_dict() == one.to_dict() and repr(again) == repr(one)
+        assert game(model).to_dict() != plain
+
+    def test_documented_defaults(self):
+        """api.md: the defaults are those written there."""
+        assert bp.RoutingGame(convnet()).to_dict() == {
+            "alpha": 2.0, "beta": 1.0, "epsilon": 0.5, "tau": 1.0, "risk": 0.0, "input_variance": 0.0,
+            "attention_risk": 0.0, "attention_score": "key", "entropy_bias": 0.0, "gate": "exact", "gate_noise": 1.0,
+            "residual": "uniform", "bias": "ignore", "empty_stream": "cemetery", "attention": "value",
+            "tau_forward": False, "risk_forward": False, "output": "logit",
+        }  # fmt: skip
+        assert bp.StoppingGame(convnet()).to_dict() == {
+            "risk": 0.0, "input_variance": 0.0, "entropy_bias": 0.0, "gate": "exact", "gate_noise": 1.0,
+            "softplus": None, "multiply_by_input": False,
+        }  # fmt: skip
+
+    def test_replace_keeps_the_capture(self):
+        """api.md: a new game on the same capture, before and after the first play; the old game is as it was."""
+        x = images()
+        game = bp.RoutingGame(convnet())
+        early = game.replace(tau=0.5)
+        assert early.tau == 0.5 and game.tau == 1.0
+        network = game.play(x, 0).network
+        assert early.play(x, 0).network is network
+        assert game.replace(risk=-1.0, input_variance=0.1).play(x, 0).network is network
+        fresh = bp.RoutingGame(network.model, tau=0.5).attribute(x, 0)
+        assert torch.equal(early.attribute(x, 0), fresh)
+
+    def test_frozen(self):
+        """api.md: all keywords are frozen in the game."""
+        game = bp.RoutingGame(convnet())
+        with pytest.raises(AttributeError, match="replace"):
+            game.tau = 0.5
+        with pytest.raises(ValueError, match="heat"):
+            game.replace(heat=1)
+        with pytest.raises(ValueError, match="tau"):
+            game.replace(tau=-1)
+
+    def test_repr_reads_like_the_call(self):
+        """Issue 4: class, model and the keywords that differ; evaluated with the model in scope it is the same game."""
+        game = bp.RoutingGame(convnet(), tau=0.5, gate="noisy", attention_risk=-10.0)
+        words = repr(game)
+        assert words.startswith("RoutingGame(Sequential, ") and words.endswith(")")
+        again = eval(words, {"RoutingGame": bp.RoutingGame, "Sequential": game.network(images()).model})
+        assert again.to_dict() == game.to_dict()
+        assert repr(bp.StoppingGame(convnet(), softplus=0.5)) == "StoppingGame(Sequential, softplus=0.5)"
+        assert repr(bp.RoutingGame(convnet())) == "RoutingGame(Sequential)"
+
+    @pytest.mark.parametrize(
+        "keywords",
+        [
+            {"tau": 0.0}, {"tau": float("inf")}, {"epsilon": -1.0}, {"alpha": -1.0}, {"input_variance": -1.0},
+            {"risk": float("nan")}, {"attention_risk": "low"}, {"attention_score": "query"}, {"entropy_bias": -0.1},
+            {"gate": "soft"}, {"gate_noise": 0.0}, {"residual": "half"}, {"attention": "rollout"}, {"tau_forward": 2},
+            {"output": "two"}, {"bias": "keep"}, {"empty_stream": "loop"},
+        ],
+    )  # fmt: skip
+    def test_out_of_range(self, keywords):
+        """api.md: a ValueError that names the keyword and the value."""
+        ((name, value),) = keywords.items()
+        with pytest.raises(ValueError, match=name) as error:
+            bp.RoutingGame(convnet(), **keywords)
+        assert repr(value) in str(error.value) and isinstance(error.value, bp.BackplayError)

@@ -1,0 +1,262 @@
+"""Averages over transformed inputs (S36, app:equivariant-averaging)."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from closeness import assert_near, l1_relative
+from modes import hand
+
+
+class Recorder:
+    """A method whose map is a function of its input; it keeps what it was given."""
+
+    def __init__(self, function=lambda x: x):
+        self.function, self.seen, self.targets = function, [], []
+
+    def attribute(self, x, target=None):
+        self.seen.append(x.clone())
+        self.targets.append(target)
+        return self.function(x)
+
+
+class Pointwise(nn.Module):
+    """1×1 convolutions and a sum over pixels: its gradient at a pixel depends on that pixel alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu, self.mix, self.head = nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 5, 1), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.mix(self.relu(self.conv(x)))).sum((2, 3)))
+
+
+class Circular(nn.Module):
+    """Circular 3×3 convolutions with mirror-symmetric kernels and a global mean: equivariant to flips and shifts."""
+
+    def __init__(self):
+        super().__init__()
+        options = {"padding": 1, "padding_mode": "circular", "bias": False}
+        self.conv, self.deep = nn.Conv2d(1, 6, 3, **options), nn.Conv2d(6, 5, 3, **options)
+        self.head = nn.Linear(5, 3)
+        with torch.no_grad():
+            for layer in (self.conv, self.deep):
+                layer.weight.copy_(layer.weight + layer.weight.flip(-1))
+
+    def forward(self, x):
+        return self.head(torch.relu(self.deep(torch.relu(self.conv(x)))).mean((2, 3)))
+
+
+def smooth(size):
+    """A smooth image of 1 channel."""
+    grid = torch.linspace(0, 2 * math.pi, size, dtype=torch.float64)
+    return (torch.sin(grid)[:, None] * torch.cos(grid / 2)[None, :] + grid[None, :] / 6)[None, None]
+
+
+class TestEquivariant:
+    """The average of an equivariant model's maps is its single map, where it is defined."""
+
+    def test_stopping_game_full_image(self):
+        """S36: flips and whole-pixel shifts of an image with content up to its border; fill is left out."""
+        model, x = Pointwise().double().eval(), torch.randn(2, 3, 10, 10, dtype=torch.float64)
+        game = bp.StoppingGame(model)
+        average = bp.Reynolds(game, n=12, max_angle=0, max_shift=0.3).attribute(x, [1, 2])
+        single = game.attribute(x, [1, 2])
+        assert_near(average, single)
+        assert single.std() > 1e-2
+
+    @pytest.mark.parametrize("tau", [1.0, 0.5])
+    def test_routing_game(self, tau):
+        """S36: a circular CNN on an image with an empty margin, so that a shift with fill is a cyclic one."""
+        model, x = Circular().double().eval(), torch.zeros(1, 1, 14, 14, dtype=torch.float64)
+        x[..., 4:10, 4:10] = torch.randn(6, 6)
+        game = bp.RoutingGame(model, tau=tau)
+        single = game.attribute(x, 1)
+        average = bp.Reynolds(game, n=10, max_angle=0, max_shift=0.15).attribute(x, 1)
+        assert single.abs().max() > 0
+        assert_near(average, single)
+
+    def test_a_model_that_is_not_equivariant_differs(self):
+        """The tests above can fail: a dense layer sees where things are."""
+        model = nn.Sequential(nn.Flatten(), hand.mlp(100, 8, 3)).double().eval()
+        x = torch.randn(1, 1, 10, 10, dtype=torch.float64)
+        game = bp.StoppingGame(model)
+        average = bp.Reynolds(game, n=10, max_angle=0, max_shift=0.2).attribute(x, 1)
+        assert l1_relative(average, game.attribute(x, 1)) > 0.1
+
+    def test_target_is_fixed(self):
+        """S36: the target is that of the untransformed input, for every draw and sample."""
+        model, x = Pointwise().double().eval(), torch.randn(3, 3, 8, 8, dtype=torch.float64)
+        chosen = model(x).argmax(1)
+        game = bp.StoppingGame(model)
+        options = {"n": 6, "max_angle": 0, "max_shift": 0.4}
+        assert_near(bp.Reynolds(game, **options).attribute(x), bp.Reynolds(game, **options).attribute(x, chosen))
+        assert_near(bp.Reynolds(game, **options).attribute(x), game.attribute(x, chosen))
+
+
+class TestTransforms:
+    """What is drawn, and how maps come back."""
+
+    def test_undefined_is_left_out(self):
+        """S36: a map of ones stays 1 wherever some draw defines it; zero fill would pull the border down."""
+        x = torch.randn(1, 1, 20, 20, dtype=torch.float64)
+        average = bp.Reynolds(Recorder(torch.ones_like), n=20, max_angle=10, max_shift=0.2).attribute(x, 0)
+        assert torch.logical_or((average - 1).abs() < 1e-9, average == 0).all()
+        # bilinear turns have no neighbours outside: the outermost ring may stay undefined, all else is covered
+        assert (average[..., 1:-1, 1:-1] > 0).all()
+
+    def test_fill_is_not_shown(self):
+        """S36: what a method says about the fill of a transformed image never reaches the average."""
+        x = torch.rand(1, 1, 16, 16, dtype=torch.float64) + 1  # no pixel is 0, fill is
+        blind = Recorder(lambda image: torch.where(image == 0, 1e6, image))
+        average = bp.Reynolds(blind, n=16, max_angle=0, max_shift=0.25).attribute(x, 0)
+        assert_near(average, x)
+        assert any((seen == 0).any() for seen in blind.seen)
+
+    def test_flips_and_shifts_are_exact(self):
+        """S36: each draw is a flip and a whole-pixel shift within its limit, both of them drawn, and maps come back."""
+        x = torch.randn(1, 2, 20, 20, dtype=torch.float64)
+        recorder = Recorder()
+        average = bp.Reynolds(recorder, n=40, max_angle=0, max_shift=0.1, flip=0.5).attribute(x, 0)
+        assert_near(average, x)
+        found = []
+        for moved in torch.cat(recorder.seen):
+            matches = [
+                (flip, rows, columns)
+                for flip in (False, True)
+                for rows in range(-2, 3)
+                for columns in range(-2, 3)
+                if torch.equal(moved, shifted(x[0].flip(-1) if flip else x[0], rows, columns))
+            ]
+            assert len(matches) == 1
+            found += matches
+        assert len(found) == 40
+        assert 8 <= sum(f for f, _, _ in found) <= 32
+        assert {r for _, r, _ in found} == {c for _, _, c in found} == set(range(-2, 3))
+
+    @pytest.mark.parametrize("flip, share", [(0.0, 0.0), (1.0, 1.0)])
+    def test_flip_is_a_probability(self, flip, share):
+        """S36: never, and always."""
+        x, recorder = torch.randn(1, 1, 6, 6, dtype=torch.float64), Recorder()
+        bp.Reynolds(recorder, n=9, max_angle=0, max_shift=0, flip=flip).attribute(x, 0)
+        flipped = [torch.equal(seen, x[0].flip(-1)) for seen in torch.cat(recorder.seen)]
+        assert sum(flipped) == 9 * share
+
+    @pytest.mark.parametrize("shape", [(40, 40), (40, 64)])
+    def test_rotation(self, shape):
+        """S36: a rotation and its inverse (bilinear) bring a smooth map back, on oblong images too."""
+        x = smooth(64)[..., : shape[0], : shape[1]]
+        recorder = Recorder()
+        average = bp.Reynolds(recorder, n=8, max_angle=20, max_shift=0, flip=0).attribute(x, 0)
+        inner = (..., slice(14, -14), slice(14, -14))
+        assert l1_relative(average[inner], x[inner]) < 2e-3
+        assert l1_relative(torch.cat(recorder.seen)[0][inner[0], 14:-14, 14:-14], x[0][inner[0], 14:-14, 14:-14]) > 1e-2
+
+    def test_rotation_is_one(self):
+        """S36: a turned image keeps distances: a disc stays, and an oblong frame does not shear it."""
+        rows, columns = torch.meshgrid(torch.arange(41.0), torch.arange(61.0), indexing="ij")
+        radius = ((rows - 20) ** 2 + (columns - 30) ** 2).sqrt().double()
+        disc = torch.exp(-(radius**2) / 60)[None, None]
+        recorder = Recorder()
+        bp.Reynolds(recorder, n=6, max_angle=90, max_shift=0, flip=0).attribute(disc, 0)
+        for seen in torch.cat(recorder.seen):
+            assert (seen - disc[0]).abs().max() < 0.02
+
+    def test_seed(self):
+        """S36: a seed fixes every draw, noise included; another gives others; the global generator is untouched."""
+        model, x = Pointwise().double().eval(), torch.randn(1, 3, 8, 8, dtype=torch.float64)
+        game = bp.RoutingGame(model)
+        state = torch.random.get_rng_state()
+        options = {"n": 5, "noise": 0.5, "max_shift": 0.3}
+        first = bp.Reynolds(game, seed=3, **options).attribute(x, 1)
+        torch.manual_seed(99)
+        second = bp.Reynolds(game, seed=3, **options).attribute(x, 1)
+        other = bp.Reynolds(game, seed=4, **options).attribute(x, 1)
+        assert torch.equal(first, second) and not torch.equal(first, other)
+        torch.random.set_rng_state(state)
+        bp.Reynolds(game, **options).attribute(x, 1)
+        assert torch.equal(torch.random.get_rng_state(), state)
+
+    def test_a_sample_alone_and_in_a_batch(self):
+        """Samples never interact."""
+        model, x = Pointwise().double().eval(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+        average = bp.Reynolds(bp.RoutingGame(model), n=4, noise=0.3)
+        assert_near(average.attribute(x, 1)[1:], average.attribute(x[1:], 1))
+
+
+class TestNoise:
+    """S36: `x_t = (1−t) x + √(1−(1−t)²) ε`, `t ~ U[0, noise]`."""
+
+    def test_distribution(self):
+        """Every draw's `t` is read off by regression on the image; the residual has the variance that `t` says."""
+        x, recorder = torch.randn(1, 3, 40, 40, dtype=torch.float64) * 30, Recorder()
+        bp.Reynolds(recorder, n=200, max_angle=0, max_shift=0, flip=0, noise=0.5).attribute(x, 0)
+        moved = torch.cat(recorder.seen)
+        keep = (moved * x).sum((1, 2, 3)) / x.square().sum()
+        t = 1 - keep
+        residual = (moved - keep[:, None, None, None] * x).square().mean((1, 2, 3))
+        expected = 1 - keep.square()
+        assert (residual - expected).abs().max() < 5 * math.sqrt(2 / 4800) + 0.01
+        assert t.min() > -0.003 and t.max() < 0.503 and t.max() > 0.45 and t.min() < 0.05
+        assert abs(float(t.mean()) - 0.25) < 5 * 0.5 / math.sqrt(12 * 200)
+        assert abs(float(t.var()) - 0.25 / 12) < 0.006
+        other = (moved[0] - keep[0] * x[0], moved[1] - keep[1] * x[0])
+        assert abs(float(torch.corrcoef(torch.stack([o.flatten() for o in other]))[0, 1])) < 0.1
+
+    def test_none_by_default(self):
+        """S36: the Routing Game's default is without noise."""
+        x, recorder = torch.randn(1, 1, 6, 6, dtype=torch.float64), Recorder()
+        bp.Reynolds(recorder, n=3, max_angle=0, max_shift=0, flip=0).attribute(x, 0)
+        for seen in torch.cat(recorder.seen):
+            assert torch.equal(seen, x[0])
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"n": 0}, {"n": -1}, {"n": 2.5}, {"n": True}, {"max_angle": -1}, {"max_angle": float("nan")},
+        {"max_angle": 181}, {"max_shift": -0.1}, {"max_shift": 1.5}, {"flip": -0.1}, {"flip": 1.1}, {"noise": -0.1},
+        {"noise": 1.5}, {"noise": "much"}, {"seed": "a"}, {"seed": 1.5}, {"seed": None},
+    ],
+)  # fmt: skip
+def test_bad_keywords(keywords):
+    """api.md: a value outside its range is a ValueError that names the keyword."""
+    (name,) = keywords
+    with pytest.raises(ValueError, match=name) as error:
+        bp.Reynolds(Recorder(), **keywords)
+    assert isinstance(error.value, bp.BackplayError)
+
+
+def test_refusals():
+    """Only maps of images are averaged, only of things that attribute; without a game there is no target to fix."""
+    x = torch.randn(1, 1, 6, 6, dtype=torch.float64)
+    with pytest.raises(TypeError, match="attribute"):
+        bp.Reynolds(object())
+    with pytest.raises(TypeError):
+        bp.Reynolds(Recorder(), angle=3)
+    with pytest.raises(ValueError, match="image"):
+        bp.Reynolds(Recorder()).attribute(x[0], 0)
+    with pytest.raises(ValueError, match="target"):
+        bp.Reynolds(Recorder()).attribute(x)
+
+
+def test_defaults():
+    """api.md: n=50, ±10°, ±5 %, flip 0.5, no noise, seed 0; the repr reads like the call."""
+    average = bp.Reynolds(bp.RoutingGame(hand.mlp(3, 2), tau=0.5))
+    found = (average.n, average.max_angle, average.max_shift, average.flip, average.noise, average.seed)
+    assert found == (50, 10, 0.05, 0.5, 0, 0)
+    scope = {"Reynolds": bp.Reynolds, "RoutingGame": bp.RoutingGame, "Sequential": hand.mlp(3, 2)}
+    assert repr(eval(repr(average), scope)) == repr(average)
+    assert "tau=0.5" in repr(average) and "n=50" in repr(average)
+
+
+def shifted(image, rows, columns):
+    """Whole-pixel shift with zero fill: a cyclic one whose wrapped part is wiped."""
+    out = image.roll((rows, columns), (-2, -1))
+    for by, axis in ((rows, -2), (columns, -1)):
+        if by:
+            out.narrow(axis, 0 if by > 0 else out.shape[axis] + by, abs(by)).zero_()
+    return out
