@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from backplay.errors import InputError
 from backplay.kernels.draws import CEMETERY, CONSTANT, draw
 from backplay.network import Node
 from backplay.network.layout import PLAIN
@@ -44,7 +45,7 @@ class Trajectories:
 
     def frequencies(self, name: str | Node = "input") -> Tensor:
         """Share of the trajectories that visit each element of a node; what `play.marginal` predicts."""
-        node = self.play.network.find(name)
+        node = self._node(name)
         value = self.play.values[node]
         rows = node.layout.rows(_positions(node, value.shape).to(value.device))
         visits = torch.zeros(rows.shape, dtype=torch.float64, device=value.device)
@@ -60,10 +61,20 @@ class Trajectories:
 
         Elements that expect fewer than `least` visits are taken together with their neighbours.
         """
-        node = self.play.network.find(name)
+        node = self._node(name)
         seen = node.layout.rows(self.frequencies(node)) * self.n
         expected = node.layout.rows(self.play.marginal(node)).double() * self.n
         return torch.stack([_p_value(s, e, self.n, least) for s, e in zip(seen, expected, strict=True)])
+
+    def _node(self, name: str | Node) -> Node:
+        """A module or node; where a module is called several times, its first node still has a name of its own."""
+        try:
+            return self.play.network.find(name)
+        except InputError:
+            exact = [n for n in self.play.network.nodes if n.name == name and name in self.states]
+            if exact:
+                return exact[0]
+            raise
 
     def plot(self, sample: int = 0, paths: int = 40, ax: Any = None) -> Any:
         """Paths of one sample over its image, and the share of trajectories alive at every node; returns the figure."""
