@@ -125,7 +125,7 @@ CHANGED = {
         "alpha": 1.5, "beta": 0.5, "epsilon": 0.1, "tau": 0.5, "risk": -1.0, "input_variance": 0.2,
         "attention_risk": -2.0, "attention_score": "logit", "entropy_bias": 0.1, "gate": "noisy", "gate_noise": 0.7,
         "residual": "proportional", "bias": "absorb", "empty_stream": "reroute", "attention": "gradient",
-        "tau_forward": True, "risk_forward": True, "output": "one",
+        "tau_forward": True, "risk_forward": False, "output": "one",
     },
     bp.StoppingGame: {
         "risk": 0.5, "input_variance": 0.2, "entropy_bias": 0.1, "gate": "noisy", "gate_noise": 0.7,
