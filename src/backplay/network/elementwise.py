@@ -26,7 +26,13 @@ def holds_oracle(node: Node) -> bool:
 
 
 def ancestors(node: Node) -> list[Node]:
-    """The tensors that a value is an elementwise function of, nearest first."""
+    """The tensors that a value is an elementwise function of, nearest first; found once for each node."""
+    if node.ancestry is None:
+        node.ancestry = _climb(node)
+    return node.ancestry
+
+
+def _climb(node: Node) -> list[Node]:
     chain = [node]
     while True:
         node = chain[-1]

@@ -93,6 +93,7 @@ class Node:
     path: str = ""  # module path
     calls: tuple[tuple[str, str], ...] = ()  # (path, key) of the module calls that the node lies in, outermost first
     fleeting: bool = False  # reads constants that change from play to play: nothing derived from them is kept
+    ancestry: list[Node] | None = None  # what `elementwise.ancestors` found
     helper: bool = False  # part of another operator, such as the broadcast of an operand
     shape: tuple[int, ...] = ()  # -1 stands for the dimension that holds the batch
     layout: Layout = PLAIN

@@ -1,0 +1,204 @@
+"""Corners where a map could be wrong without a word: each of these once was, or would be."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import backplay as bp
+
+
+class Function(nn.Module):
+    """A module from a function of itself and its inputs, with parts as attributes."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *args, **kwargs):
+        return self.function(self, *args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def gradient(model, x, *rest, target=0, **keywords):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(model(x, *rest, **keywords)[:, target].sum(), x)[0]
+
+
+def test_batch_norm_behind_tokens():
+    """S4: behind a linear layer on (B, T, F) the channels of BatchNorm1d are the tokens, not the features."""
+    model = Function(
+        lambda s, x: s.o(functional.relu(s.bn(s.l(x))).flatten(1)),
+        l=nn.Linear(3, 4), bn=nn.BatchNorm1d(4), o=nn.Linear(16, 2),
+    ).eval()  # fmt: skip
+    model.bn.running_mean.normal_()
+    model.bn.running_var.uniform_(0.5, 2)
+    x = torch.randn(3, 4, 3)
+    torch.testing.assert_close(bp.StoppingGame(model).attribute(x, 0), gradient(model, x), rtol=1e-10, atol=1e-12)
+
+
+def test_weights_from_a_fixed_input():
+    """S1: what is derived from a fixed input is not kept for the next play."""
+    model = Function(
+        lambda s, x, adj: s.o((adj.double() @ functional.relu(s.l(x))).flatten(1)), l=nn.Linear(3, 3), o=nn.Linear(9, 2)
+    ).eval()
+    game, x = bp.StoppingGame(model), torch.randn(2, 3, 3)
+    for _ in range(2):
+        adj = torch.randint(0, 3, (2, 3, 3))
+        found = game.attribute({"x": x, "adj": adj}, 0)
+        torch.testing.assert_close(found, gradient(model, x, adj=adj), rtol=1e-10, atol=1e-12)
+
+
+def test_infinite_weights_of_a_frozen_model():
+    """S38: frozen weights are weights."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).requires_grad_(False)
+    model[0].weight[0, 0] = float("inf")
+    with pytest.raises(bp.BackplayError, match=r"0\.weight"):
+        bp.RoutingGame(model).attribute(torch.rand(2, 3), 0)
+
+
+def test_tensor_attribute_changed_in_place():
+    """S1: a tensor that is no buffer is watched too."""
+    model = Function(lambda s, x: s.l(functional.relu(x @ s.w)), l=nn.Linear(3, 2)).eval()
+    model.w = torch.randn(4, 3)
+    game, x = bp.StoppingGame(model), torch.randn(2, 4)
+    game.attribute(x, 0)
+    model.w.mul_(2)
+    torch.testing.assert_close(game.attribute(x, 0), gradient(model, x), rtol=1e-10, atol=1e-12)
+
+
+def test_small_edit_behind_the_version_counter():
+    """S1: an edit below the last digit of the row's sum is seen."""
+    torch.set_default_dtype(torch.float32)
+    model = nn.Sequential(nn.Linear(3, 2, bias=False))
+    model[0].weight.data = torch.tensor([[1e6, 1e-3, 1.0], [1.0, 1.0, 1.0]])
+    game, x = bp.StoppingGame(model), torch.ones(1, 3)
+    game.attribute(x, 0)
+    model[0].weight.data[0, 1] = 1e-2
+    assert game.attribute(x, 0)[0, 1] == pytest.approx(1e-2)
+
+
+def test_play_keeps_its_scales():
+    """S1: a play is read with what it was solved with, LayerScale included."""
+    model = Function(
+        lambda s, x: s.l(functional.relu(s.i(x)) * s.g),
+        i=nn.Linear(3, 4),
+        l=nn.Linear(4, 2),
+        g=nn.Parameter(torch.ones(4)),
+    ).eval()
+    x = torch.randn(2, 3)
+    play = bp.StoppingGame(model).play(x, 0)
+    expected = bp.StoppingGame(model).play(x, 0).occupation("input")
+    with torch.no_grad():
+        model.g.mul_(10)
+        model.i.weight.mul_(3)
+    found = play.occupation("input")
+    torch.testing.assert_close(found.plus, expected.plus)
+    torch.testing.assert_close(found.minus, expected.minus)
+
+
+def test_masks_do_not_make_a_game_stale():
+    """S1: a buffer with -inf is the same buffer at the next play."""
+    model = Function(lambda s, x: s.l(x), l=nn.Linear(3, 2)).eval()
+    model.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(4))
+    network = bp.capture(model, torch.randn(2, 3))
+    assert network.weights() is network.weights()
+    assert bp.RoutingGame(network).play(torch.randn(2, 3), 0).health().ok
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda s, x: s.l(functional.relu(x + s.k(x).mean(0))), lambda s, x: s.l(functional.relu(x - x.max()))],
+    ids=["mean over the batch", "maximum of all"],
+)
+def test_samples_that_interact(function):
+    """Samples never interact: a reduction over the batch is refused."""
+    with pytest.raises(bp.BackplayError, match="samples"):
+        bp.capture(Function(function, l=nn.Linear(3, 2), k=nn.Linear(3, 3)).eval(), torch.randn(4, 3))
+
+
+def test_operator_without_a_kind_as_a_factor():
+    """S1: an unknown operator is refused in a product as anywhere else."""
+    model = Function(lambda s, x: s.a(x) * torch.cumsum(s.b(x), 1), a=nn.Linear(3, 2), b=nn.Linear(3, 2)).eval()
+    with pytest.raises(bp.BackplayError, match="cumsum"):
+        bp.capture(model, torch.randn(2, 3))
+
+
+def test_spelled_out_gate_is_a_factor():
+    """S3a, S17: `u·sigmoid(u)` detaches as SiLU does."""
+    parts = {"a": nn.Linear(3, 4), "b": nn.Linear(3, 4), "l": nn.Linear(4, 2)}
+    fused = Function(lambda s, x: s.l(functional.silu(s.a(x)) * s.b(x)), **parts).eval()
+    spelled = Function(lambda s, x: s.l((u := s.a(x)) * torch.sigmoid(u) * s.b(x)), **parts).eval()
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(bp.RoutingGame(spelled).attribute(x, 0), bp.RoutingGame(fused).attribute(x, 0))
+
+
+def test_clamp_is_relu():
+    """S8: `clamp(min=0)` is a ReLU in the modes that know ReLU alone."""
+    parts = {"a": nn.Linear(3, 4), "l": nn.Linear(4, 2)}
+    relu = Function(lambda s, x: s.l(functional.relu(s.a(x))), **parts).eval()
+    clamp = Function(lambda s, x: s.l(s.a(x).clamp(min=0)), **parts).eval()
+    x = torch.randn(2, 3)
+    for keywords in ({"softplus": 0.3}, {"gate": "noisy"}):
+        one, two = (bp.StoppingGame(m, **keywords).attribute(x, 0) for m in (relu, clamp))
+        torch.testing.assert_close(one, two)
+
+
+def test_large_bias_swallows_no_digits():
+    """S37: contributions are not read off a pre-activation that the bias dominates."""
+    model = nn.Sequential(nn.Linear(60, 5))
+    model[0].bias.data.fill_(1e12)
+    x = torch.randn(2, 60)
+    found = bp.RoutingGame(model, epsilon=0.0, output="one").attribute(x, 1)
+    parts = x * model[0].weight[1].detach()
+    up, down = parts.clamp(min=0), (-parts).clamp(min=0)
+    expected = 2 * up / up.sum(1, keepdim=True) - down / down.sum(1, keepdim=True)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_adaptive_max_pool_and_max_over_an_axis():
+    """Operators with a second result that nobody reads."""
+    for function in (
+        lambda s, x: s.l(functional.adaptive_max_pool2d(functional.relu(s.c(x)), 2).flatten(1)),
+        lambda s, x: s.l(functional.relu(s.c(x)).flatten(2).max(2).values.repeat(1, 4)),
+    ):
+        model = Function(function, c=nn.Conv2d(1, 3, 2), l=nn.Linear(12, 2)).eval()
+        x = torch.randn(2, 1, 5, 5)
+        torch.testing.assert_close(bp.StoppingGame(model).attribute(x, 0), gradient(model, x), rtol=1e-10, atol=1e-12)
+
+
+def test_first_captures_of_one_model_in_threads():
+    """Two threads may meet a model in train mode for the first time at once."""
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2)).train(), torch.randn(2, 3)
+    found: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: found.append(bp.StoppingGame(model).attribute(x, 0))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 and all(torch.equal(f, found[0]) for f in found)
+    assert all(m.training for m in model.modules())
+
+
+def test_long_chains_of_residual_gates_are_captured_quickly():
+    """S3a: looking for a composite gate is linear in the depth of the chain."""
+
+    def forward(s, x):
+        h = s.a(x)
+        for _ in range(40):
+            h = h + functional.relu(h)
+        return s.l(h * torch.sigmoid(h))
+
+    assert bp.capture(Function(forward, a=nn.Linear(3, 4), l=nn.Linear(4, 2)).eval(), torch.randn(2, 3)).nodes
