@@ -24,12 +24,12 @@ help:
 demo: $(VENV)/.view
 	$(PY) -m backplay.demo --out $(OUT)
 
-# Two processes with one thread each for the many small tests; every core for the few large ones. The second run is
-# made even where the first one fails, and either one fails the target.
+# Two processes with one thread each; of the slow tests, those that hold gigabytes share one of them. The second run
+# is made even where the first one fails, and either one fails the target.
 test: $(VENV)/.dev
 	@status=0; \
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -m "not slow" || status=$$?; \
-	$(PY) -m pytest -m slow || status=$$?; \
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup -m slow || status=$$?; \
 	exit $$status
 
 lint: $(VENV)/.dev

@@ -22,3 +22,21 @@ def quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+# tests that hold gigabytes: one after the other, on one worker, while the other slow ones run beside them
+LARGE = (
+    "test_full_size",
+    "vit_l_",
+    "maxvit",
+    "test_vit_b_16_precision",
+    "test_double_random",
+    "test_resnet152",
+    "zennit",
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("slow") and any(word in item.nodeid for word in LARGE):
+            item.add_marker(pytest.mark.xdist_group("large"))

@@ -81,10 +81,31 @@ def full_size(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
 def test_full_size(name):
-    """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends."""
-    model, x = full_size(name), photo(1, 224)
+    """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends.
+
+    Two entries of a pooling window may lie closer than float32 can tell (3 windows of VGG-16 here): then the precisions
+    pick different winners, which moves mass between pixels whatever the kernels do. Both are given the same winners.
+    """
+    single = twin(full_size(name), torch.float32)
+    x = photo(1, 224).float()
+    inputs = x, x.double()
+    networks = bp.capture(single, x), bp.capture(twin(single, torch.float64), x.double())
+    share_winners(*networks, x)
     for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 0.3, "epsilon": 0.0}, {"tau": 5.0}):
-        agree(model, x, lambda m, options=options: bp.RoutingGame(m, **options))
+        low, high = (
+            bp.RoutingGame(n, **options).attribute(x.to(next(n.model.parameters()).dtype), 1) for n in networks
+        )
+        error = l1_relative(low, high)
+        assert error < 1e-4, f"{options}: L1 relative error {error:.2e}"
+
+
+def share_winners(low, high, x):
+    """Let the maxima of `low` be won by the entries that win in `high`."""
+    play = bp.StoppingGame(high).play(x.double(), 1)
+    for mine, other in zip(low.nodes, high.nodes, strict=True):
+        if mine.kind == "max":
+            winners = other.winner(play.observed(other.inputs[0]))
+            mine.winner = lambda values, winners=winners: winners
 
 
 def input_gradient(model, x):
