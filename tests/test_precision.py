@@ -92,9 +92,8 @@ def test_full_size(name):
     networks = bp.capture(single, x), bp.capture(twin(single, torch.float64), x.double())
     share_winners(*networks, x)
     for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 0.3, "epsilon": 0.0}, {"tau": 5.0}):
-        low, high = (
-            bp.RoutingGame(n, **options).attribute(x.to(next(n.model.parameters()).dtype), 1) for n in networks
-        )
+        games = (bp.RoutingGame(network, **options) for network in networks)
+        low, high = (game.attribute(given, 1) for game, given in zip(games, inputs, strict=True))
         error = l1_relative(low, high)
         assert error < 1e-4, f"{options}: L1 relative error {error:.2e}"
 
