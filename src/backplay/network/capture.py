@@ -39,7 +39,11 @@ def capture(model: nn.Module, example: Example) -> Network:
         )
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
     with _EXPORTING:
-        program = _export(model, keywords)
+        return _follow(model, keywords)
+
+
+def _follow(model: nn.Module, keywords: dict[Any, Any]) -> Network:
+    program = _export(model, keywords)
     builder = Builder()
     try:
         input_node, output = _read(program, builder)
