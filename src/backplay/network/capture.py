@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator as python_operator
 import re
-import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -17,14 +16,11 @@ from torch.export.graph_signature import InputKind
 from backplay.errors import CaptureError, InputError, InputTypeError
 from backplay.network import operators
 from backplay.network.builder import Builder, functional
-from backplay.network.graph import Network, check_tensor, evaluation, logits_of
+from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
 from backplay.network.nodes import Input, Node, Oracle, Ref
 
 Example = Tensor | Mapping[Any, Any]
-
-
-_EXPORTING = threading.RLock()  # tracing is not made for several threads, and puts the model into eval mode
 
 
 def capture(model: nn.Module, example: Example) -> Network:
@@ -38,7 +34,7 @@ def capture(model: nn.Module, example: Example) -> Network:
             f"capture takes a torch.nn.Module, got {type(model).__name__}; wrap a function in a module's forward."
         )
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
-    with _EXPORTING:
+    with EXPORTING:
         return _follow(model, keywords)
 
 

@@ -22,6 +22,9 @@ from backplay.network.layout import PLAIN, Layout
 from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.weights import Weights, fingerprints
 
+# while one thread exports a model, its parameters are stand-ins: nobody else may capture, read or run a model then
+EXPORTING = threading.RLock()
+
 
 @contextmanager
 def evaluation(model: nn.Module) -> Generator[None]:
@@ -90,8 +93,9 @@ class Network:
 
     def tensors(self) -> dict[str, Tensor]:
         """The model's parameters and buffers that the program reads, as they are now."""
-        named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
-        named |= dict(self.model.named_buffers(remove_duplicate=False))
+        with EXPORTING:
+            named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+            named |= dict(self.model.named_buffers(remove_duplicate=False))
         targets = [_own_name(str(s.target)) for s in self._specs]
         missing = [
             t for t, s in zip(targets, self._specs, strict=True) if t not in named and str(s.target) not in self._lifted
@@ -213,7 +217,7 @@ class Network:
     def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
         """What the model itself computes, in eval mode."""
         args = [v for k, v in inputs.items() if isinstance(k, int)]
-        with self._lock, evaluation(self.model):
+        with EXPORTING, evaluation(self.model):
             out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
         return logits_of(out)
 
