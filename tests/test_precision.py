@@ -81,21 +81,22 @@ def full_size(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
 def test_full_size(name):
-    """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends.
-
-    Two entries of a pooling window may lie closer than float32 can tell (3 windows of VGG-16 here): then the precisions
-    pick different winners, which moves mass between pixels whatever the kernels do. Both are given the same winners.
-    """
-    single = twin(full_size(name), torch.float32)
-    x = photo(1, 224).float()
+    """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends."""
+    single, x = twin(full_size(name), torch.float32), photo(1, 224).float()
     inputs = x, x.double()
     networks = bp.capture(single, x), bp.capture(twin(single, torch.float64), x.double())
-    share_winners(*networks, x)
-    for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 0.3, "epsilon": 0.0}, {"tau": 5.0}):
+
+    def error(**options):
         games = (bp.RoutingGame(network, **options) for network in networks)
-        low, high = (game.attribute(given, 1) for game, given in zip(games, inputs, strict=True))
-        error = l1_relative(low, high)
-        assert error < 1e-4, f"{options}: L1 relative error {error:.2e}"
+        return l1_relative(*(game.attribute(given, 1) for game, given in zip(games, inputs, strict=True)))
+
+    for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 5.0}):
+        assert error(**options) < 1e-4, options
+    # Some entries of a pooling window lie closer than float32 can tell (3 windows of VGG-16 here), so the precisions
+    # pick different winners; at τ = 0.3 enough mass runs through them to show, whatever the kernels do.
+    assert error(tau=0.3, epsilon=0.0) < 1e-3
+    share_winners(*networks, x)
+    assert error(tau=0.3, epsilon=0.0) < 1e-4
 
 
 def share_winners(low, high, x):

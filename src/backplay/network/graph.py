@@ -15,9 +15,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError
-from backplay.network import operators
 from backplay.network.attention import Attention
-from backplay.network.builder import Builder, Statement
+from backplay.network.builder import LOWERINGS, Builder, Statement
 from backplay.network.layout import PLAIN, Layout
 from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.weights import Weights, fingerprints
@@ -167,19 +166,19 @@ class Network:
         check_tensor(x)
         expected = tuple(self.input.shape[1:])
         if tuple(x.shape[1:]) != expected:
+            unbatched = tuple(x.shape) == expected
+            advice = (
+                "add the batch dimension with x[None]" if unbatched else "resize it, or make a new game for this size"
+            )
             raise InputError(
                 f"input of shape {tuple(x.shape)} does not fit this network, captured for (batch, "
-                f"{', '.join(map(str, expected))}); "
-                + ("add the batch dimension with x[None]." if tuple(x.shape) == expected else "")
-                + ("" if tuple(x.shape) == expected else "resize it, or make a new game (bp.capture) for this size.")
+                f"{', '.join(map(str, expected))}); {advice}."
             )
         for name, value in given.items():
             if name == self.key:
                 continue
-            known = self._example[name]
-            if isinstance(known, Tensor) != isinstance(value, Tensor) or not (
-                isinstance(value, Tensor) or known == value
-            ):
+            known, tensor = self._example[name], isinstance(value, Tensor)
+            if isinstance(known, Tensor) != tensor or (not tensor and known != value):
                 raise InputError(f"{name!r} was {known!r} when the network was captured, now {value!r}; capture again.")
             if isinstance(value, Tensor) and value.ndim and value.shape[0] != x.shape[0]:
                 raise InputError(f"{name!r} holds {value.shape[0]} samples, the explained input {x.shape[0]}.")
@@ -338,7 +337,7 @@ def _no_kind(node: Oracle) -> str:
         )
     return (
         f"operator {node.operator!r} {place} has no kind in the game; rewrite the module with operators that have one, "
-        f"or capture the part of the model behind it. Supported are {', '.join(operators.SUPPORTED)}."
+        f"or capture the part of the model behind it. Supported are {', '.join(sorted(LOWERINGS))}."
     )
 
 

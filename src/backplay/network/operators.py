@@ -45,7 +45,7 @@ WIRES = frozenset(
         "repeat repeat_interleave tile roll flip index index_select gather take_along_dim im2col unfold "
         "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle pad constant_pad_nd reflection_pad1d "
         "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d dropout "
-        "alpha_dropout feature_dropout native_dropout to _to_copy type_as diagonal masked_fill where slice_scatter "
+        "alpha_dropout feature_dropout to _to_copy type_as diagonal masked_fill where slice_scatter "
         "select_scatter tril triu squeeze_copy view_copy rot90 ravel atleast_2d atleast_3d unsafe_chunk unsafe_split"
     ).split()
 )
@@ -74,9 +74,6 @@ CONVOLUTIONS = frozenset(
     "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d _convolution".split()
 )
 
-POOLS = frozenset("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices".split())
-
-NORMS = frozenset("layer_norm native_layer_norm group_norm native_group_norm instance_norm rms_norm".split())
 
 COMPARISONS = frozenset("gt lt ge le eq ne logical_not logical_and logical_or isfinite".split())
 
@@ -88,15 +85,4 @@ STATEMENTS = frozenset(
 # these read no more of their first operand than its shape, dtype and device: their values are constants
 CREATIONS = frozenset(
     "new_zeros new_ones new_full new_empty zeros_like ones_like full_like empty_like new_tensor".split()
-)
-
-ARITHMETIC = frozenset("add sub rsub mul div true_divide neg addcmul addmm mm matmul bmm einsum linear".split())
-
-OTHERS = frozenset(
-    "batch_norm _native_batch_norm_legit_no_training cudnn_batch_norm maximum fmax amax max "
-    "adaptive_max_pool2d softmax _softmax scaled_dot_product_attention pow".split()
-)
-
-SUPPORTED = tuple(
-    sorted(set(GATES) | WIRES | AVERAGES | RESAMPLINGS | CONVOLUTIONS | POOLS | NORMS | ARITHMETIC | OTHERS)
 )

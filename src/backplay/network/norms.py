@@ -1,0 +1,127 @@
+"""Batch norm, folded or diagonal (S4), and norms with detached statistics (S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.network.affine import channels
+from backplay.network.builder import Builder, Call, constant, lowers
+from backplay.network.linear import Convolution, Dense
+from backplay.network.nodes import Affine, Diagonal, Mix, Node, Norm, Scope
+
+
+@lowers("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
+def batch_norm(builder: Builder, call: Call) -> Any:
+    x, (mean, variance) = call["input"], (call["running_mean"], call["running_var"])
+    if mean is None or variance is None or call.get("training", False):
+        return None
+    weight, bias, eps = call.get("weight"), call.get("bias"), call["eps"]
+
+    def scale(scope: Scope) -> Tensor:
+        inverse = torch.rsqrt(scope[variance] + eps)
+        return inverse if weight is None else inverse * scope[weight]
+
+    def offset(scope: Scope) -> Tensor:
+        shift = -scope[mean] * scale(scope)
+        return shift if bias is None else shift + scope[bias]
+
+    native = "native" in call.operator
+    function = (lambda *args: call.function(*args)[0]) if native else call.function
+    previous = x if isinstance(x, Affine) and not isinstance(x, Mix) else None
+    if previous is not None and builder.users(x) == 1 and _foldable(previous, len(builder.traced[x])):
+        node: Node = _folded(builder, previous, function, call.args, scale, offset)
+    else:
+        dims = len(builder.traced[x])
+        node = Diagonal(function, call.args, operator=call.operator)
+        node.operand = x
+        node.scale = lambda scope: channels(scale(scope), dims)
+        node.offset = lambda scope: channels(offset(scope), dims)
+        builder.add(node, builder.traced[x])
+    return [lambda: node] if native else node
+
+
+def _foldable(node: Affine, dims: int) -> bool:
+    """Whether the channels of a batch norm are the outputs of the map: a linear layer has them last."""
+    geometry = node.map
+    return (isinstance(geometry, Dense) and dims == 2) or (
+        isinstance(geometry, Convolution) and not (geometry.transposed and geometry.groups > 1)
+    )
+
+
+def _folded(
+    builder: Builder,
+    node: Affine,
+    function: Callable[..., Tensor],
+    args: tuple[Any, ...],
+    scale: Callable[[Scope], Tensor],
+    offset: Callable[[Scope], Tensor],
+) -> Affine:
+    """Batch norm directly behind an affine node becomes part of it (S4).
+
+    The forward pass still runs both operators as the model does; only weight and bias that the games see are folded.
+    """
+    weight, bias, affine = node.weight, node.bias, node.function
+    axis = 1 if isinstance(node.map, Convolution) and node.map.transposed else 0
+    count = len(node.args)
+    dims = len(builder.traced[node])
+    rest = tuple(None if a is node else a for a in args)
+
+    def both(*operands: Any) -> Tensor:
+        z = affine(*operands[:count])
+        return function(z, *operands[count + 1 :])
+
+    def folded_weight(scope: Scope) -> Tensor:
+        w = weight(scope)
+        return w * scale(scope).view([-1 if d == axis else 1 for d in range(w.ndim)])
+
+    def folded_bias(scope: Scope) -> Tensor:
+        shift = channels(offset(scope), dims)
+        return shift if bias is None else shift + channels(scale(scope), dims) * bias(scope)
+
+    node.function, node.args = both, (*node.args, *rest)
+    node.weight, node.bias = folded_weight, folded_bias
+    builder.extend(node)
+    return node
+
+
+@lowers("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "native_group_norm", "instance_norm")
+def norm(builder: Builder, call: Call) -> Any:
+    """Layer, RMS, group and instance norm: the map `x ↦ γ x / s` with detached statistics."""
+    x = call.args[0]
+    native = call.operator.startswith("native")
+    function = (lambda *args: call.function(*args)[0]) if native else call.function
+    node = Norm(function, call.args, operator=call.operator)
+    node.operand = x
+    weight, eps, shape = call.get("weight"), call["eps"], builder.traced[x]
+    if "layer" in call.operator or "rms" in call.operator:
+        axes = tuple(range(-len(call["normalized_shape"]), 0))
+        node.average = lambda v: v.mean(axes, keepdim=True)
+        centred = "rms" not in call.operator
+        gain = constant(weight) if weight is not None else None
+    else:
+        if call.operator == "instance_norm" and not call["use_input_stats"]:
+            return None
+        groups = call.get("num_groups", call.get("group", shape[1]))
+        node.average, centred = (lambda v: _group_mean(v, groups)), True
+        gain = (lambda scope: channels(scope[weight], len(shape))) if weight is not None else None
+    average = node.average
+
+    def spread(scope: Scope) -> Tensor:
+        a = scope[x]
+        departure = a - average(a) if centred else a
+        return average(departure.square()) + (torch.finfo(a.dtype).eps if eps is None else eps)
+
+    node.spread = spread
+    node.scale = lambda scope: spread(scope).rsqrt() * (1.0 if gain is None else gain(scope))
+    builder.add(node, shape)
+    return [lambda: node] if native else node
+
+
+def _group_mean(v: Tensor, groups: int) -> Tensor:
+    """Mean over each group of channels and all positions, spread over the group's channels."""
+    mean = v.unflatten(1, (groups, -1)).flatten(2).mean(2).repeat_interleave(v.shape[1] // groups, 1)
+    return mean.view(*mean.shape, *[1] * (v.ndim - 2))
