@@ -41,7 +41,8 @@ class MethodInfo:
     def fits(self, model: nn.Module | Network) -> bool:
         """Whether the method applies to a model; one that was not explained yet is captured on a guessed input."""
         try:
-            return self.refusal(known(model) or captured(model, {0: guess(model)})) is None
+            network = model if isinstance(model, Network) else known(model) or captured(model, {0: guess(model)})
+            return self.refusal(network) is None
         except BackplayError:
             return False
 

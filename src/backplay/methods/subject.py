@@ -37,10 +37,8 @@ def captured(model: nn.Module | Network, example: dict[Any, Any]) -> Network:
         return _captures[key]
 
 
-def known(model: nn.Module | Network) -> Network | None:
+def known(model: nn.Module) -> Network | None:
     """A capture of the model that is at hand."""
-    if isinstance(model, Network):
-        return model
     with _lock:
         wanted = (id(model), repr(model))
         return next((network for key, network in reversed(_captures.items()) if key[:2] == wanted), None)
