@@ -45,6 +45,7 @@ LARGE = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("slow") and any(word in item.nodeid for word in LARGE):
