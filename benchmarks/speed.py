@@ -6,11 +6,10 @@ Rounds are interleaved, so that a busy machine slows all of them alike; each fig
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from rounds import medians, seconds
 from torch import Tensor, nn
 
 import backplay as bp
@@ -22,12 +21,6 @@ def gradient(model: nn.Module, x: Tensor) -> Tensor:
     logits = model(x)
     chosen = logits.gather(1, logits.argmax(1, keepdim=True)).sum()
     return torch.autograd.grad(chosen, x)[0]
-
-
-def seconds(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
 
 
 def main() -> None:
@@ -49,11 +42,10 @@ def main() -> None:
     }
     for name, call in calls.items():  # the first call captures the network and prepares its weights
         print(f"{name:24} first call {seconds(call):7.3f} s", flush=True)
-    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(options.repeat)]
-    medians = {name: statistics.median(times[name] for times in rounds) for name in calls}
+    found = medians(calls, options.repeat)
     print(f"\n{options.model}, input {tuple(x.shape)}, {torch.get_num_threads()} threads")
-    one = medians["gradient (autograd)"]
-    for name, median in medians.items():
+    one = found["gradient (autograd)"]
+    for name, median in found.items():
         print(f"{name:24} {median:7.3f} s  {median / one:5.2f} × gradient")
 
 

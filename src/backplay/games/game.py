@@ -18,8 +18,8 @@ from backplay.kernels.kernel import Kernel
 from backplay.network import Network, Node, capture
 from backplay.network.nodes import Gate
 from backplay.values.forward import Values
-from backplay.values.gates import normal_cdf
 from backplay.values.moments import Moments
+from backplay.values.normal import normal_cdf
 from backplay.values.observed import entropy_shift
 from backplay.values.risk import lower_confidence
 from backplay.values.shared import Shared

@@ -15,13 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from backplay.network.nodes import Gate, Scope, rerun, resolve
+from backplay.values.normal import normal_cdf
 
 Options = dict[str, Any]
-
-
-def normal_cdf(z: Tensor) -> Tensor:
-    """`Φ(z)` with correct digits in the left tail."""
-    return 0.5 * torch.erfc(-z / math.sqrt(2))
 
 
 def _gelu(z: Tensor, options: Options) -> Tensor:
@@ -59,6 +55,9 @@ _FACTORS: dict[str, Callable[[Tensor, Options], Tensor]] = {
     "prelu": _prelu,
 }
 
+_TAILS = 18.0  # e⁻¹⁸ is below the last digit of float32
+_REACH = {"gelu": 6.0, "hardswish": 3.0, "tanh": 9.0, "leaky_relu": 1.0, "prelu": 1.0}
+
 _PIECEWISE = frozenset({"leaky_relu", "prelu"})  # value and slope agree, whatever the slope
 
 
@@ -93,6 +92,17 @@ def accurate_tail(node: Gate, scope: Scope) -> Tensor | None:
     """`z · h(z)` where the operator's own formula has no correct digits far left of 0 (S37)."""
     z = scope[node.operand]
     return z * _FACTORS["gelu"](z, resolve_options(node, scope)) if node.gate == "gelu" else None
+
+
+def reach(node: Gate, scope: Scope) -> float:
+    """How far from 0 a gate bends; beyond, it is a straight line or will never be one."""
+    options = resolve_options(node, scope)
+    if node.gate in ("hardtanh", "clamp"):
+        bounds = [options.get(name) for name in ("min_val", "max_val", "min", "max")]
+        return max([abs(float(b)) for b in bounds if b is not None] or [1.0]) or 1.0
+    if node.gate == "softplus":
+        return _TAILS / options.get("beta", 1.0)
+    return _REACH.get(node.gate, 3.0 if node.operator == "hardsigmoid" else _TAILS)
 
 
 def resolve_options(node: Gate, scope: Scope) -> Options:

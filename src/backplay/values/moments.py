@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +15,9 @@ from backplay.network.attention import Attention
 from backplay.network.linear import Averaging
 from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Sum, Wire
 from backplay.values.forward import Values
-from backplay.values.gates import normal_cdf, replay
-
-_HERMITE = 24  # nodes of the quadrature
+from backplay.values.gates import reach, replay
+from backplay.values.normal import density, normal_cdf
+from backplay.values.quadrature import moments_of
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Values) -> 
     """Moments of the gate applied to a Gaussian: closed form for ReLU, quadrature for any other gate."""
     if node.gate == "relu":
         return relu_moments(mean, variance)
-    return quadrature(lambda z: replay(node, z, values), mean, variance)
+    return moments_of(lambda z: replay(node, z, values), reach(node, values), mean, variance)
 
 
 def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,23 +166,9 @@ def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     certain = torch.where(mean > 0, 1e4, -1e4).to(mean.dtype)  # without variance the sign decides
     ratio = torch.where(deviation > 0, mean / deviation, certain).clamp(-1e4, 1e4)
     size = ratio.abs()
-    tail, density = normal_cdf(-size), torch.exp(-size.square() / 2) / math.sqrt(2 * math.pi)
-    excess = (density - size * tail).clamp(min=0)  # E[(|X| tail)]: what lies on the other side of 0
-    below = ((size.square() + 1) * tail - size * density - excess.square()).clamp(min=0)
-    above = (1 + (size.square() - 1) * tail - size * density - excess.square()).clamp(0, 1)
+    tail, edge = normal_cdf(-size), density(size)
+    excess = (edge - size * tail).clamp(min=0)  # E[(|X| tail)]: what lies on the other side of 0
+    below = ((size.square() + 1) * tail - size * edge - excess.square()).clamp(min=0)
+    above = (1 + (size.square() - 1) * tail - size * edge - excess.square()).clamp(0, 1)
     expected = mean.clamp(min=0) + deviation * excess
     return expected, variance * torch.where(mean > 0, above, below)
-
-
-def quadrature(gate: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Gauss-Hermite moments of `gate(X)`, `X ~ N(mean, variance)`."""
-    points, weights = np.polynomial.hermite_e.hermegauss(_HERMITE)
-    weights = weights / weights.sum()
-    deviation = variance.sqrt()
-    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    centre = gate(mean)
-    for point, weight in zip(points.tolist(), weights.tolist(), strict=True):
-        departure = gate(mean + point * deviation) - centre  # moments about the centre: no large squares cancel
-        first += weight * departure
-        second += weight * departure.square()
-    return centre + first, (second - first.square()).clamp(min=0)

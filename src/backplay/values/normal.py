@@ -1,0 +1,18 @@
+"""The normal distribution."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def normal_cdf(z: Tensor) -> Tensor:
+    """`Φ(z)` with correct digits in the left tail."""
+    return 0.5 * torch.erfc(-z / math.sqrt(2))
+
+
+def density(z: Tensor) -> Tensor:
+    """`φ(z)`."""
+    return torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
