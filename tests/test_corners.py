@@ -202,3 +202,24 @@ def test_long_chains_of_residual_gates_are_captured_quickly():
         return s.l(h * torch.sigmoid(h))
 
     assert bp.capture(Function(forward, a=nn.Linear(3, 4), l=nn.Linear(4, 2)).eval(), torch.randn(2, 3)).nodes
+
+
+def test_constants_in_the_shape_of_live_values():
+    """S2: `c.expand_as(live)` is a constant, and `live.view_as(other)` a wire from one operand."""
+    model = Function(
+        lambda s, x: s.o(torch.cat([s.l(x)[:, :2], s.c.expand_as(x)[:, :2]], 1)) + s.l(x).view(-1, 2, 2).view_as(x),
+        l=nn.Linear(4, 4), o=nn.Linear(4, 4), c=nn.Parameter(torch.randn(4)),
+    ).eval()  # fmt: skip
+    x = torch.randn(3, 4)
+    play = bp.StoppingGame(model).play(x, 0)
+    torch.testing.assert_close(play.attribution(), gradient(model, x), rtol=1e-10, atol=1e-12)
+    assert play.health().ok and bool((play.constant > 0).all())
+
+
+def test_statistics_that_are_broadcast_by_name():
+    """S3b: `functional.normalize` writes its broadcast out; its length is a detached statistic all the same."""
+    model = Function(
+        lambda s, x: s.o(functional.normalize(s.l(x), dim=-1)), l=nn.Linear(4, 4), o=nn.Linear(4, 2)
+    ).eval()
+    kinds = {n.operator: n.kind for n in bp.capture(model, torch.randn(2, 4)).nodes}
+    assert kinds["div"] == "norm"

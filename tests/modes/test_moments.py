@@ -178,6 +178,21 @@ class Rules(nn.Module):
         return self.head(self.step(self.lin(x)))
 
 
+# norms as models write them: the variance that they divide by, and the square of what they multiply with
+SPELLED = {
+    "Llama": (
+        lambda z: z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + 1e-3),
+        lambda z: (z.square().mean() + 1e-3, 1.0),
+    ),
+    "square root": (lambda z: z / (z * z).mean(-1, keepdim=True).sqrt(), lambda z: (z.square().mean(), 1.0)),
+    "centred": (
+        lambda z: (z - z.mean(-1, keepdim=True)) / torch.sqrt(z.var(-1, keepdim=True, correction=0) + 1e-3),
+        lambda z: (z.var(correction=0) + 1e-3, 1.0),
+    ),
+    "length one": (lambda z: nn.functional.normalize(z, dim=-1), lambda z: (z.square().mean(), 1 / 4)),
+}
+
+
 class TestRules:
     """One rule of S22 at a time, by hand; nothing is squared twice and nothing is left out."""
 
@@ -282,6 +297,25 @@ class TestRules:
         z, v = model.lin(x)[0], 0.3 * model.lin.weight.square().sum(1)
         expected = v * norm.weight.square() / (z.square().mean() + 1e-3 + v.mean())
         assert_near(found["step"].variance[0], expected)
+
+    @pytest.mark.parametrize("name", SPELLED)
+    def test_spelled_out_norms(self, name):
+        """S22: matched moments do not depend on how a norm is written."""
+        step, statistic = SPELLED[name]
+        model, x = Rules(step), torch.randn(1, 4, dtype=torch.float64)
+        network, found = self.variances(model, x)
+        z, v = model.lin(x)[0], 0.3 * model.lin.weight.square().sum(1)
+        total, times = statistic(z)
+        last = [n for n in network.nodes if n.kind == "norm"][-1]
+        assert_near(found[last].variance[0], v * times / (total + v.mean()))
+
+    def test_other_statistics_scale(self):
+        """S22: a statistic that is no deviation of the sample scales the variance, and that is all."""
+        model, x = Rules(lambda z: z * z.mean(-1, keepdim=True).sigmoid()), torch.randn(1, 4, dtype=torch.float64)
+        network, found = self.variances(model, x)
+        z, v = model.lin(x)[0], 0.3 * model.lin.weight.square().sum(1)
+        last = [n for n in network.nodes if n.kind in ("norm", "product")][-1]
+        assert_near(found[last].variance[0], v * z.mean().sigmoid().square())
 
     def test_group_norm(self):
         """S22: statistics and the mean of `v` are those of the element's own group."""

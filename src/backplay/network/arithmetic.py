@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from backplay.network import operators
 from backplay.network.builder import Builder, Call, constant, lowers
-from backplay.network.elementwise import REDUCTIONS, common_ancestor, holds_oracle, is_statistic
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Sum, Wire
+from backplay.network.elementwise import (
+    REDUCTIONS,
+    common_ancestor,
+    growth,
+    holds_oracle,
+    is_statistic,
+    sums_up,
+    unexpanded,
+)
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Scope, Sum, Wire
 
 
 @lowers("add", "sub", "rsub")
@@ -39,7 +49,7 @@ def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | N
     """
     shape = list(call.node.meta["val"].shape)
     for k, (node, other) in enumerate(((left, right), (right, left))):
-        broadcast = list(builder.traced[node]) != shape and list(builder.traced[other]) == shape
+        broadcast = list(builder.traced[unexpanded(node)]) != shape and list(builder.traced[other]) == shape
         if is_statistic(node) and not is_statistic(other) and (broadcast or holds_oracle(node)):
             return k
     return None
@@ -118,7 +128,27 @@ def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], n
     node = Norm(torch.div if divides else torch.mul, factors, operator=call.operator)
     node.operand = factors[1 - narrow]
     node.scale = (lambda scope: 1 / scope[statistic]) if divides else (lambda scope: scope[statistic])
+    if growth(statistic) == (1 if divides else -1):
+        _match_moments(builder, node, statistic)
     return builder.add(node)
+
+
+def _match_moments(builder: Builder, node: Norm, statistic: Node) -> None:
+    """A spelled-out norm: its scale is an inverse deviation, so its moments can be matched (S22)."""
+    narrow = unexpanded(statistic)
+    wide, shape = list(builder.traced[node.operand]), list(builder.traced[narrow])
+    shape = [1] * (len(wide) - len(shape)) + shape
+    dims = tuple(d for d, (w, s) in enumerate(zip(wide, shape, strict=True)) if w != s)
+    if not dims:
+        return
+    operand, scale, summed = node.operand, node.scale, sums_up(narrow)
+    node.average = lambda v: v.mean(dims, keepdim=True)
+
+    def spread(scope: Scope) -> Tensor:
+        found = scale(scope).to(scope[operand].dtype).square().reciprocal()
+        return found / math.prod(scope[operand].shape[d] for d in dims) if summed else found
+
+    node.spread = spread
 
 
 def carrying_factors(left: Node, right: Node) -> tuple[Node, ...]:

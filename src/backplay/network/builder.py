@@ -101,15 +101,15 @@ class Builder:
             self.given.add(Ref(name))
         return Ref(name)
 
-    def run_later(self, node: fx.Node, blank_first: bool = False) -> Ref:
+    def run_later(self, node: fx.Node, blank: int | None = None) -> Ref:
         """A call on constants alone: it is run as it stands, mutations included, before each play.
 
-        `blank_first` replaces a first operand of which only shape and dtype matter by an empty tensor.
+        `blank` is the position of an operand of which only shape and dtype matter: an empty tensor takes its place.
         """
         ref = self.reference(node)
         args, kwargs = self.lower(list(node.args)), {k: self.lower(v) for k, v in node.kwargs.items()}
-        if blank_first and isinstance(args[0], Node):
-            args[0] = self._blank(node.args[0])  # type: ignore[arg-type]
+        if blank is not None and isinstance(args[blank], Node):
+            args[blank] = self._blank(node.args[blank])  # type: ignore[arg-type]
         self.program.append(Statement(ref, node.target, args, kwargs))  # type: ignore[arg-type]
         if any(leaf in self.given for leaf in flat([args, list(kwargs.values())]) if isinstance(leaf, Ref)):
             self.given.add(ref)

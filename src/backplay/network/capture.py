@@ -199,7 +199,7 @@ def _read_call(node: fx.Node, builder: Builder) -> Any:
     if name in operators.STATEMENTS:
         return None
     if name in operators.CREATIONS:
-        return builder.run_later(node, blank_first=True)
+        return builder.run_later(node, blank=0)
     if not live:
         return builder.run_later(node)
     return lower(builder, builder.call(node))

@@ -25,6 +25,46 @@ def holds_oracle(node: Node) -> bool:
     return isinstance(node, Oracle) or (not isinstance(node, Mix) and any(holds_oracle(n) for n in node.inputs))
 
 
+def unexpanded(node: Node) -> Node:
+    """A tensor before it is broadcast."""
+    while isinstance(node, Wire) and node.operator == "expand":
+        node = node.inputs[0]
+    return node
+
+
+_POWERS = {
+    "square": 2.0,
+    "sqrt": 0.5,
+    "rsqrt": -0.5,
+    "reciprocal": -1.0,
+    "std": 1.0,
+    "var": 2.0,
+    **dict.fromkeys("abs clamp clamp_min clamp_max maximum mean sum norm linalg_vector_norm".split(), 1.0),
+}
+_SUMS = frozenset({"sum", "norm", "linalg_vector_norm"})
+
+
+def growth(node: Node) -> float | None:
+    """With which power of a sample's size a statistic grows: −1 for the inverse deviation; None where it is unclear."""
+    if isinstance(node, Wire) or (isinstance(node, Diagonal) and node.scale is None):  # broadcast; `+ eps`
+        return growth(node.inputs[0])
+    if node.operator == "mul" and len(set(node.inputs)) == 1:
+        factor: float | None = 2.0
+    elif node.operator == "pow" and isinstance(node.args[1], (int, float)):
+        factor = float(node.args[1])
+    else:
+        factor = _POWERS.get(node.operator)
+    if factor is None:
+        return None if is_statistic(node) else 1.0  # the sample itself
+    below = growth(node.inputs[0])
+    return None if below is None else factor * below
+
+
+def sums_up(node: Node) -> bool:
+    """Whether a statistic rests on a sum over the sample, not on a mean."""
+    return node.operator in _SUMS or (is_statistic(node) and any(sums_up(n) for n in node.inputs))
+
+
 def ancestors(node: Node) -> list[Node]:
     """The tensors that a value is an elementwise function of, nearest first; found once for each node."""
     if node.ancestry is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from backplay.network import affine, arithmetic, attention, norms, operators, pooling
 from backplay.network.builder import LOWERINGS, Builder, Call, flat, lowers
 from backplay.network.nodes import Gate, Node, Oracle, Ref, Wire
@@ -51,6 +53,18 @@ def wire(builder: Builder, call: Call) -> Node:
     # a constant row may be negative, so only wires of live non-negative operands and zeros are non-negative
     filled = bool(floating) or bool(call.get("value", 0)) or call.operator in {"masked_fill", "where"}
     node.nonnegative = all(a.nonnegative for a in live) and not filled
+    return builder.add(node)
+
+
+@lowers("expand_as", "view_as", "reshape_as")
+def shaped_like(builder: Builder, call: Call) -> Node | Ref:
+    """The other operand gives its shape alone; what is shaped may well be constant."""
+    operand = call.args[0]
+    if not isinstance(operand, Node):
+        return builder.run_later(call.node, blank=1)
+    expands = call.operator == "expand_as"
+    move, name = (Tensor.expand, "expand") if expands else (Tensor.reshape, "reshape")
+    node = Wire(move, (operand, builder.shape_of(call.node)), operator=name, nonnegative=operand.nonnegative)
     return builder.add(node)
 
 

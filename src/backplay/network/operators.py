@@ -39,8 +39,8 @@ WIRES = frozenset(
     (
         "mT mH H T numpy_T adjoint matrix_H "
         "reshape view _unsafe_view _reshape_copy flatten unflatten permute transpose swapaxes swapdims t movedim "
-        "contiguous clone alias detach lift_fresh_copy lift_fresh squeeze unsqueeze expand expand_as view_as "
-        "reshape_as slice select narrow cat concat concatenate stack hstack vstack dstack split split_with_sizes chunk "
+        "contiguous clone alias detach lift_fresh_copy lift_fresh squeeze unsqueeze expand "
+        "slice select narrow cat concat concatenate stack hstack vstack dstack split split_with_sizes chunk "
         "unbind tensor_split "
         "repeat repeat_interleave tile roll flip index index_select gather take_along_dim im2col unfold "
         "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle pad constant_pad_nd reflection_pad1d "
