@@ -123,3 +123,28 @@ def test_masked_keys_stay_masked():
     (moved,) = play.policy(node.name, (0, 0, 1, 0)).values()
     keys = (moved[0] + moved[1])[0].sum(-1)
     assert keys[2].abs() < 1e-15 and (keys[:2] > 0).any()
+
+
+@pytest.mark.parametrize("score", ["key", "relative", "logit"])
+def test_grouped_heads(score):
+    """S24: heads of keys that the fused operator repeats are averse as repeated ones are."""
+
+    class Grouped(hand.Attention):
+        repeated = False
+
+        def forward(self, x):
+            h = self.relu(self.embed(x))
+            q = self.split(self.q(h))
+            k, v = (self.split(f(h))[:, :1] for f in (self.k, self.v))
+            if self.repeated:
+                k, v = (t.repeat_interleave(2, 1) for t in (k, v))
+            o = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=not self.repeated)
+            return self.head(self.proj(o.transpose(1, 2).flatten(2)).flatten(1))
+
+    model, x = Grouped(True).double().eval(), torch.randn(2, 3, 3, dtype=torch.float64)
+    options = {"input_variance": VARIANCE, "attention_score": score}
+    found = bp.RoutingGame(model, attention_risk=RISK, **options).attribute(x, 1)
+    plain = bp.RoutingGame(model, **options).attribute(x, 1)
+    model.repeated = True
+    assert_near(found, bp.RoutingGame(model, attention_risk=RISK, **options).attribute(x, 1))
+    assert (found - plain).abs().max() > 1e-3 * plain.abs().max()

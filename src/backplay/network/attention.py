@@ -44,6 +44,7 @@ class Scores:
     transposed: bool  # keys are (…, features, keys)
     scales: tuple[Callable[[Scope], Tensor], ...]
     product: Node | None  # the node of the product, where it is spelled out
+    repeats: int = 1  # query heads that share a head of keys, where the operator itself repeats them
 
     def factor(self, scope: Scope) -> Tensor:
         """What the product is multiplied by before the softmax."""
@@ -189,9 +190,11 @@ def fused_attention(builder: Builder, call: Call) -> Node | None:
         return scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
 
     node.logits = logits
-    if isinstance(query, Node) and isinstance(key, Node) and not grouped:
+    if isinstance(query, Node) and isinstance(key, Node):
         size = int(builder.traced[query][-1])
-        node.scores = Scores(query, key, False, (constant(1 / math.sqrt(size) if scale is None else scale),), None)
+        repeats = int(builder.traced[query][-3]) // int(builder.traced[key][-3]) if grouped else 1
+        factor = constant(1 / math.sqrt(size) if scale is None else scale)
+        node.scores = Scores(query, key, False, (factor,), None, repeats)
     node.weight = lambda scope: torch.softmax(logits(scope), -1).nan_to_num(0.0)
     node.projection, node.wires = find_projection(node.operand)
     return builder.add(node)

@@ -42,6 +42,8 @@ def _uncertainty(node: Attention, values: Values, moments: Moments, score: str) 
     key, spread = values[scores.key], moments.variance(scores.key)
     if scores.transposed:
         key, spread = key.mT, spread.mT
+    if scores.repeats > 1:
+        key, spread = (t.repeat_interleave(scores.repeats, -3) for t in (key, spread))
     if score == "logit":
         query, query_spread = values[scores.query], moments.variance(scores.query)
         variance = query.square() @ spread.mT + query_spread @ key.square().mT
