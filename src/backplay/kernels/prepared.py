@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -41,8 +43,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
             scale = node.map.row_weight(values[node.operand]).pow(1 - tau)
         elif tau != 1:
             scale = _row_scale(node, weight)
-            weight = weight / _along_rows(node, scale, weight)
-            weight = weight.sign() * weight.abs().pow(1 / tau)
+            return *_tempered(weight, _along_rows(node, scale, weight), tau, node.operand.nonnegative), scale
         if node.operand.nonnegative:
             return weight.clamp(min=0), (-weight).clamp(min=0), scale
         return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
@@ -53,12 +54,24 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
     return values.prepared(node, key, make)
 
 
+def _tempered(weight: Tensor, rows: Tensor, tau: float, parts: bool) -> tuple[Tensor, Tensor]:
+    """`|W|^{1/τ}` in units of the rows: its two parts by the sign of `W`, or with the sign and without.
+
+    Large layers spend their time in memory, so what can be done in place is.
+    """
+    size = weight.abs().div_(rows).pow_(1 / tau)
+    if not parts:
+        return torch.copysign(size, weight), size
+    positive = torch.where(weight > 0, size, 0)
+    return positive, size.sub_(positive)
+
+
 def _row_scale(node: Affine, weight: Tensor) -> Tensor:
     """Largest `|W_ij|` of each output, broadcastable against the output."""
     if isinstance(node.map, Dense):
-        rows = weight.abs().amax(1)
+        rows = torch.linalg.vector_norm(weight, math.inf, 1)
     elif isinstance(node.map, Convolution) and not node.map.transposed:
-        rows = weight.abs().flatten(1).amax(1).view([-1] + [1] * (weight.ndim - 2))
+        rows = torch.linalg.vector_norm(weight.flatten(1), math.inf, 1).view([-1] + [1] * (weight.ndim - 2))
     else:
         rows = weight.abs().amax()
     if isinstance(node.map, Resampling):  # its matrices act one after the other
