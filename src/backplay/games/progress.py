@@ -19,11 +19,19 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.what, self.patience, self.clock, self.start = total, what, patience, clock, clock()
-        self.wanted = wanted and sys.stderr.isatty()
+        self.wanted, self.done, self.shown = wanted and sys.stderr.isatty(), 0, False
 
-    def show(self, done: int) -> None:
-        if not self.wanted or self.clock() - self.start < self.patience:
-            return
-        end = "\n" if done >= self.total else ""
-        sys.stderr.write(f"\r{self.what} {done}/{self.total}{end}")
+    def advance(self, steps: int) -> None:
+        self.done += steps
+        if self.wanted and self.clock() - self.start >= self.patience:
+            self._write(f"\r{self.what} {self.done}/{self.total}")
+            self.shown = True
+
+    def close(self) -> None:
+        """The work is over: end the line, if there is one."""
+        if self.shown:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
         sys.stderr.flush()

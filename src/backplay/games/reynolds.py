@@ -101,7 +101,8 @@ class Reynolds:
                 back, valid = draws.undo(k, single[None])
                 total += back * valid
                 weight += valid
-            bar.show(chunk.stop)
+            bar.advance(len(chunk))
+        bar.close()
         return total / weight.clamp(min=1e-12)
 
     def _noisy(self, moved: Tensor, draws: Draws, k: int) -> Tensor:
