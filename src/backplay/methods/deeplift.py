@@ -8,7 +8,7 @@ multiplier times difference is `f(x) − f(baseline)` at every cut of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +19,16 @@ from backplay.kernels.kernel import DIFFERENCE, Winner
 from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
 from backplay.network.elementwise import UNARY
-from backplay.network.nodes import Affine, Gate, Input, Max, Mix, Node, Norm, Oracle, Overlay, rerun
+from backplay.network.nodes import Affine, Gate, Input, Max, Mix, Node, Norm, Oracle, Overlay, Scope, rerun
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
 _DIVISIONS = frozenset({"div", "true_divide"})
 # of degree two at most: the Jacobian half way is its average
 _QUADRATIC = frozenset("add sub rsub mul matmul mm bmm einsum mean sum var square".split())
-_POINTS = 16  # of the quadrature for the rest, softmax above all
+_POINTS = 16  # of the quadrature for the rest, such as vector norms
+
+Reading = Callable[[Scope], Tensor]
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,14 @@ class _Pair:
                 yield from self._quotient(node, mass)
             case Oracle() if node.operator in UNARY and len(node.inputs) == 1:
                 yield node.inputs[0], mass * self._slope(node, node.inputs[0])
-            case Oracle() | Attention(told=None):
-                yield from self._averaged(node, mass, 1 if node.operator in _QUADRATIC else _POINTS)
+            case Oracle(operator="softmax"):
+                operand, axis = node.inputs[0], node.args[1]
+                log, log0 = (torch.log_softmax(values[operand], axis) for values in (self.at, self.base))
+                yield operand, _softmax(mass, log, log0, axis)
+            case Attention(logits=logits) if logits is not None:
+                yield from self._attention(node, mass, logits)
+            case Oracle() if node.operator not in _QUADRATIC:
+                yield from self._averaged(node, mass, _POINTS)
             case _:
                 yield from self._averaged(node, mass, 1)
 
@@ -150,14 +158,24 @@ class _Pair:
         yield above, mass * (inverse + inverse0) / 2
         yield below, -mass * (self.at[above] + self.base[above]) / 2 * inverse * inverse0
 
-    def _averaged(self, node: Node, mass: Tensor, points: int) -> Iterator[tuple[Node, Tensor]]:
+    def _attention(self, node: Attention, mass: Tensor, logits: Reading) -> Iterator[tuple[Node, Tensor]]:
+        """Fused attention as the product, the softmax and the product that it stands for."""
+        (log, weight), (log0, weight0) = (_weights(logits(values)) for values in (self.at, self.base))
+        value, value0 = self.at[node.operand], self.base[node.operand]
+        yield node.operand, node.map.adjoint(mass, (weight + weight0) / 2, value.shape)
+        scores = _softmax(mass @ ((value + value0) / 2).mT, log, log0, -1)
+        yield from self._averaged(node, scores, 1, logits)
+
+    def _averaged(
+        self, node: Node, mass: Tensor, points: int, run: Reading | None = None
+    ) -> Iterator[tuple[Node, Tensor]]:
         """The Jacobian averaged over the straight way of all operands, by Gauss-Legendre quadrature."""
         live = [n for n in dict.fromkeys(node.inputs) if _floating(self.at[n])]
         total = [torch.zeros_like(self.at[n]) for n in live]
         for time, share in gauss_legendre(points):
             with torch.inference_mode(False), torch.enable_grad():
                 here = {n: _between(self.base[n], self.at[n], time).requires_grad_() for n in live}
-                out = node.run(Overlay(here, self.at))
+                out = (run or node.run)(Overlay(here, self.at))
                 if not _floating(out) or not out.requires_grad:
                     continue
                 options = {"allow_unused": True, "materialize_grads": True}
@@ -175,6 +193,25 @@ def gauss_legendre(points: int) -> list[tuple[float, float]]:
 def _share(rise: Tensor, winner: Tensor) -> Tensor:
     """`Δout / Δin` of a winner, 1 where it has not moved."""
     return torch.where(winner == 0, 1, rise / torch.where(winner == 0, 1, winner))
+
+
+def _weights(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Logarithms of the attention weights and the weights; a query that sees no key has none."""
+    log = torch.log_softmax(logits, -1)
+    return log, log.exp().nan_to_num(0.0)
+
+
+def _softmax(mass: Tensor, log: Tensor, log0: Tensor, axis: int) -> Tensor:
+    """Softmax between two sets of scores, exactly: `Δp = L (Δz − Σ L Δz / Σ L)`.
+
+    `L = Δp / Δlog p` is the Rescale rule of the exponential, the logarithmic mean of `p` and `p₀`; weights sum to 1
+    at both ends, which settles how the common denominator has moved.
+    """
+    p, p0, rise = log.exp().nan_to_num(0.0), log0.exp().nan_to_num(0.0), (log - log0).nan_to_num(0.0)
+    close = rise.abs() < torch.finfo(p.dtype).eps ** 0.25
+    mean = torch.where(close, (p * p0).sqrt() * (1 + rise.square() / 24), (p - p0) / torch.where(close, 1, rise))
+    total = mean.sum(axis, keepdim=True)
+    return mean * (mass - (mean * mass).sum(axis, keepdim=True) / torch.where(total == 0, 1, total))
 
 
 def _floating(value: object) -> bool:

@@ -116,9 +116,8 @@ def _gradients(subject: Subject, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
 def deeplift(subject: Subject, rule: str, gamma: float) -> Tensor:
     """Multipliers from the zero input times the input; the map sums to `f(x) − f(0)`.
 
-    The default rule is Rescale: activations by `Δout / Δin`, affine nodes by their weights. Products and norms are
-    crossed by exact differences, softmax by its Jacobian averaged from the baseline's scores to the input's, with 16
-    points: up to that quadrature the sum holds for attention too.
+    The default rule is Rescale: activations by `Δout / Δin`, affine nodes by their weights. Products, norms and softmax
+    are crossed by exact differences too, so that the sum holds for attention.
 
     The other rules change affine nodes alone. A contribution `c = W Δa` that has the sign of its sum `Δz` counts
     `1 + γ` times ("gamma") or is the only one that counts ("zplus"), and shares are divided by their new sum, as in

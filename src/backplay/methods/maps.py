@@ -12,7 +12,7 @@ _CHANNELS_LAST_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm"}
 
 def last_map(network: Network) -> Node | None:
     """The last feature map before pooling and flattening, more than one place wide and high."""
-    maps = [n for n in feature_maps(network) if not isinstance(n, (Input, Max, Mix)) and min(n.shape[2:]) > 1]
+    maps = [n for n in feature_maps(network) if not _pools(n) and min(n.shape[2:]) > 1]
     return maps[-1] if maps else None
 
 
@@ -44,6 +44,11 @@ def feature_maps(network: Network) -> list[Node]:
     return maps
 
 
+def _pools(node: Node) -> bool:
+    """What is no feature map of its own: the input, averages and maxima over places."""
+    return isinstance(node, (Input, Mix)) or (isinstance(node, Max) and node.winner is not None)
+
+
 def _is_planar(node: Node) -> bool:
     """A convolution or pooling over two dimensions."""
     if isinstance(node, Affine) and isinstance(node.map, Convolution):
@@ -58,4 +63,5 @@ def _passes(node: Node, found: set[Node]) -> bool:
         return len(known) == len(node.inputs) > 0
     if isinstance(node, Norm) and node.operator in _CHANNELS_LAST_NORMS:
         return False
-    return isinstance(node, (Gate, Diagonal, Norm, Sum, Product)) and len(known) > 0
+    elementwise = isinstance(node, (Gate, Diagonal, Norm, Sum, Product)) or (isinstance(node, Max) and not _pools(node))
+    return elementwise and len(known) > 0

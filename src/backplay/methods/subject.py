@@ -60,8 +60,9 @@ class Subject:
         self.x: Tensor = self.inputs[self.network.key]
         with torch.inference_mode(False), torch.no_grad():
             logits = self.network.model_logits(self.inputs)
-        self.flat = read_target(target, logits)  # (B,) index into each sample's flattened output
-        self.target = torch.stack(torch.unravel_index(self.flat, logits.shape[1:]), 1)  # (B, n), as games take it
+            # (B,) index into each sample's flattened output; a copy, for it may have been made in inference mode
+            self.flat = read_target(target, logits).clone()
+            self.target = torch.stack(torch.unravel_index(self.flat, logits.shape[1:]), 1)  # (B, n), as games take it
 
     @property
     def given(self) -> Inputs:
