@@ -3,6 +3,7 @@
 import functools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -119,7 +120,7 @@ RULES = {"default": (1.0, 0.0), "gamma": (1.0, 0.25), "zplus": (0.0, 1.0)}
 
 class TestDeepLift:
     def test_captum(self):
-        """captum follows modules, each called once; where a pooling and an activation meet it loses the pooling's rule."""
+        """captum loses the rule of a pooling that touches an activation: here none does."""
         from captum.attr import DeepLift
 
         torch.manual_seed(2)
@@ -131,19 +132,19 @@ class TestDeepLift:
             expected = DeepLift(model).attribute(x, target=list(TARGETS))
         assert_near(bp.explain(model, x, TARGETS, method="deeplift"), expected)
 
-    @pytest.mark.parametrize("rule", RULES)
-    @pytest.mark.parametrize("seed", range(5))
-    def test_neuron_by_neuron(self, rule, seed):
-        """Every contribution of every neuron, on networks by hand and at random."""
+    @pytest.mark.parametrize("seed", range(3))
+    def test_neuron_by_neuron(self, seed):
+        """Every contribution of every neuron under each rule, on networks by hand and at random."""
         torch.manual_seed(seed)
         random = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)).to(F64).eval()
         model = vector_net() if seed == 0 else random
         layers = [m for m in model if isinstance(m, nn.Linear)]
-        x = torch.randn(4, layers[0].in_features, dtype=F64)
-        found = bp.explain(model, x, 1, method="deeplift", rule=rule)
         matrices = [array(m.weight) for m in layers], [array(m.bias) for m in layers]
-        for k in range(4):
-            assert_near(found[k], rivals.deeplift_mlp(*matrices, array(x[k]), 1, *RULES[rule]), what=f"row {k}")
+        x = torch.randn(6, layers[0].in_features, dtype=F64)
+        for rule, weights in RULES.items():
+            found = bp.explain(model, x, 1, method="deeplift", rule=rule)
+            slow = [rivals.deeplift_mlp(*matrices, array(row), 1, *weights) for row in x]
+            assert_near(found, np.stack(slow), what=rule)
 
     def test_by_hand(self):
         """x = (1, 1, 0): of the first layer's neurons one falls and one rises."""
@@ -160,7 +161,7 @@ class TestDeepLift:
         case = build(name)
         assert_near(case.explain("deeplift", rule=rule).flatten(1).sum(1), case.rise())
 
-    @pytest.mark.parametrize("name", NETS)
+    @pytest.mark.parametrize("name", ["residual", "vit"])
     def test_float32(self, name):
         case = build(name)
         single = bp.explain(twin(case.model, torch.float32), case.x.float(), TARGETS, method="deeplift")

@@ -19,7 +19,7 @@ from backplay.kernels.kernel import DIFFERENCE, Winner
 from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
 from backplay.network.elementwise import UNARY
-from backplay.network.nodes import Affine, Gate, Input, Max, Mix, Node, Norm, Oracle, Overlay, Scope, rerun
+from backplay.network.nodes import Affine, Gate, Input, Max, Mix, Node, Norm, Oracle, Overlay, Scope, Sum, rerun
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
@@ -79,6 +79,8 @@ class _Pair:
                 yield node.operand, self._affine(node, mass, rule)
             case Gate():
                 yield node.operand, mass * self._slope(node, node.operand)
+            case Sum():
+                yield from ((operand, mass) for operand in node.inputs)
             case Max(winner=None):
                 yield from self._duel(node, mass)
             case Max():
