@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +12,7 @@ from torch.nn import functional
 from backplay.errors import InputError, InputTypeError
 from backplay.games.inputs import Target
 from backplay.games.keywords import Number
+from backplay.games.progress import Progress
 
 AVERAGE = {
     "n": Number(50, 1, note="draws"),
@@ -26,7 +24,6 @@ AVERAGE = {
 }
 
 _CHUNK = 8  # draws that are played together
-_PATIENCE = 1.0  # seconds of work before progress is shown
 
 
 class Attributor(Protocol):
@@ -95,7 +92,7 @@ class Reynolds:
     def _one(self, image: Tensor, target: int) -> Tensor:
         draws = self._draws(image)
         total, weight = torch.zeros_like(image), torch.zeros_like(image[:, :1])
-        bar = _Progress(self.n, self.progress)
+        bar = Progress(self.n, "averaging transformed inputs", self.progress)
         for start in range(0, self.n, _CHUNK):
             chunk = range(start, min(start + _CHUNK, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
@@ -104,7 +101,8 @@ class Reynolds:
                 back, valid = draws.undo(k, single[None])
                 total += back * valid
                 weight += valid
-            bar.show(chunk.stop)
+            bar.advance(len(chunk))
+        bar.close()
         return total / weight.clamp(min=1e-12)
 
     def _noisy(self, moved: Tensor, draws: Draws, k: int) -> Tensor:
@@ -174,18 +172,3 @@ def _shift(image: Tensor, rows: int, columns: int) -> Tensor:
     here = image[..., max(0, -rows) : height - max(0, rows), max(0, -columns) : width - max(0, columns)]
     out[..., max(0, rows) : height + min(0, rows), max(0, columns) : width + min(0, columns)] = here
     return out
-
-
-class _Progress:
-    """One line on the terminal, past a second of work."""
-
-    def __init__(self, total: int, wanted: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self.total, self.clock, self.start = total, clock, clock()
-        self.wanted = wanted and sys.stderr.isatty()
-
-    def show(self, done: int) -> None:
-        if not self.wanted or self.clock() - self.start < _PATIENCE:
-            return
-        end = "\n" if done >= self.total else ""
-        sys.stderr.write(f"\raveraging {done}/{self.total} transformed inputs{end}")
-        sys.stderr.flush()

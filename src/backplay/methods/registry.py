@@ -14,6 +14,7 @@ from backplay.errors import BackplayError, KeywordError, UnsupportedError
 from backplay.games.inputs import Inputs, Target
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
+from backplay.methods.maps import last_map
 from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
 from backplay.network import Network
 
@@ -21,6 +22,7 @@ NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "image": (lambda net: len(net.input.shape) == 4, "it explains images of shape (B, C, H, W)"),
     "attention": (has_attention, "it reads attention weights, and this network has none"),
     "convolution": (has_convolutions, "it reads convolutional feature maps, and this network has none"),
+    "map": (lambda net: last_map(net) is not None, "it needs a feature map of more than one place before the pooling"),
 }
 
 

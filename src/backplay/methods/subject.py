@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -58,8 +60,9 @@ class Subject:
         self.x: Tensor = self.inputs[self.network.key]
         with torch.inference_mode(False), torch.no_grad():
             logits = self.network.model_logits(self.inputs)
-        self.flat = read_target(target, logits)  # (B,) index into each sample's flattened output
-        self.target = torch.stack(torch.unravel_index(self.flat, logits.shape[1:]), 1)  # (B, n), as games take it
+            # (B,) index into each sample's flattened output; a copy, for it may have been made in inference mode
+            self.flat = read_target(target, logits).clone()
+            self.target = torch.stack(torch.unravel_index(self.flat, logits.shape[1:]), 1)  # (B, n), as games take it
 
     @property
     def given(self) -> Inputs:
@@ -79,14 +82,25 @@ class Subject:
     def has_convolutions(self) -> bool:
         return has_convolutions(self.network)
 
+    def samples(self) -> Iterator[Subject]:
+        """Each sample as a subject of its own."""
+        for k in range(len(self.x)):
+            one = copy.copy(self)
+            one.inputs = {
+                name: v[k : k + 1] if isinstance(v, Tensor) and v.ndim else v for name, v in self.inputs.items()
+            }
+            one.x, one.flat, one.target = one.inputs[self.network.key], self.flat[k : k + 1], self.target[k : k + 1]
+            yield one
+
     def scores(self, x: Tensor, target: Tensor) -> Tensor:
         """(N,) the target's logit of each of N inputs; differentiable in `x`. N may be any multiple of the batch."""
         repeats = len(x) // len(self.x)
         others = {
             k: v.repeat_interleave(repeats, 0) if isinstance(v, Tensor) and v.ndim else v
             for k, v in self.inputs.items()
+            if k != self.network.key
         }
-        logits = self.network.model_logits(others | {self.network.key: x})
+        logits = self.network.model_logits({k: x if k == self.network.key else others[k] for k in self.inputs})
         return logits.flatten(1).gather(1, target[:, None])[:, 0]
 
     def gradient(self, x: Tensor | None = None) -> Tensor:
@@ -94,7 +108,8 @@ class Subject:
         with torch.inference_mode(False), torch.enable_grad():
             leaf = (self.x if x is None else x).detach().clone().requires_grad_(True)
             repeats = len(leaf) // len(self.x)
-            score = self.scores(leaf, self.flat.repeat_interleave(repeats))
+            # a copy of the leaf, which the model's first operator may change in place
+            score = self.scores(leaf.clone(), self.flat.repeat_interleave(repeats))
             return torch.autograd.grad(score.sum(), leaf)[0]
 
 

@@ -1,0 +1,155 @@
+"""Gradients and what is made of them: averages over noise and paths, differences from a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice, product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.games import Reynolds, StoppingGame
+from backplay.games.keywords import Choice, Number
+from backplay.games.reynolds import AVERAGE
+from backplay.methods.deeplift import POSITIVE, RESCALE, Rule, gauss_legendre, multipliers
+from backplay.methods.registry import method
+from backplay.methods.subject import Subject
+from backplay.values.forward import Values
+
+_CHUNK = 16  # inputs that run through the model together
+
+
+@method("gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034")
+def gradient(subject: Subject) -> Tensor:
+    """Gradient of the target's logit, through everything that the model computes (attention weights, norms)."""
+    return subject.gradient()
+
+
+@method("gradient_x_input", title="Gr×Inp", family="gradient", reference="Shrikumar et al., 2016, arXiv:1605.01713")
+def gradient_x_input(subject: Subject) -> Tensor:
+    """The gradient times the input."""
+    return subject.gradient() * subject.x
+
+
+def _smoothgrad_grid() -> tuple[dict[str, Any], ...]:
+    ten = product((0.05, 0.1, 0.15, 0.2, 0.3), ("mean", "std"))
+    thirty = ({"n": 30, "sigma": sigma, "aggregate": "mean"} for sigma in (0.1, 0.2))
+    return (*({"n": 10, "sigma": sigma, "aggregate": aggregate} for sigma, aggregate in ten), *thirty)
+
+
+@method(
+    "smoothgrad",
+    title="SmGrad",
+    family="gradient",
+    reference="Smilkov et al., 2017, arXiv:1706.03825",
+    params={
+        "n": Number(30, 1, note="draws"),
+        "sigma": Number(0.1, 0, note="standard deviation of the noise, as a share of the sample's max − min"),
+        "aggregate": Choice("mean", ("mean", "std"), note="what is taken over the draws"),
+        "seed": Number(0),
+    },
+    grid=_smoothgrad_grid(),
+)
+def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int) -> Tensor:
+    """Mean, or standard deviation with divisor `n`, of the gradient at inputs with Gaussian noise.
+
+    The noise has standard deviation `sigma · (max x − min x)`, over all channels of a sample. All samples of a batch
+    get the same draws.
+    """
+    x = subject.x
+    scale = sigma * (x.flatten(1).amax(1) - x.flatten(1).amin(1)).view([-1] + [1] * (x.ndim - 1))
+    generator = torch.Generator().manual_seed(seed)
+    noise = (torch.randn(x.shape[1:], generator=generator, dtype=torch.float64).to(x) for _ in range(n))
+    mean, squares, seen = torch.zeros_like(x), torch.zeros_like(x), 0
+    for maps in _gradients(subject, (x + scale * draw for draw in noise)):
+        count, here = maps.shape[1], maps.mean(1)
+        spread = (maps - here[:, None]).square().sum(1)
+        # means and sums of squares of two groups, joined without cancellation (Chan et al.)
+        squares = squares + spread + (here - mean).square() * (seen * count / (seen + count))
+        mean = mean + (here - mean) * (count / (seen + count))
+        seen += count
+    return mean if aggregate == "mean" else (squares / n).sqrt()
+
+
+@method(
+    "integrated_gradients",
+    title="IntGrad",
+    family="gradient",
+    reference="Sundararajan et al., 2017, arXiv:1703.01365",
+    params={"steps": Number(50, 1, note="points of the Gauss-Legendre quadrature")},
+    grid=tuple({"steps": steps} for steps in (5, 10, 20, 50, 100)),
+)
+def integrated_gradients(subject: Subject, steps: int) -> Tensor:
+    """The gradient averaged over the straight path from the zero input, times the input.
+
+    The sum of the map tends to `f(x) − f(0)` as `steps` grows.
+    """
+    times, shares = zip(*gauss_legendre(steps), strict=True)
+    total, done = torch.zeros_like(subject.x), 0
+    for maps in _gradients(subject, (subject.x * time for time in times)):
+        share = torch.tensor(shares[done : done + maps.shape[1]], dtype=torch.float64).to(maps)
+        total += torch.einsum("bk...,k->b...", maps, share)
+        done += maps.shape[1]
+    return total * subject.x
+
+
+def _gradients(subject: Subject, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Gradients at several inputs for the same samples, (B, k, …) for the next k of them."""
+    batch, waiting = len(subject.x), iter(inputs)
+    while several := list(islice(waiting, max(1, _CHUNK // batch))):
+        stacked = torch.stack(several, 1)
+        yield subject.gradient(stacked.flatten(0, 1)).unflatten(0, (batch, -1))
+
+
+@method(
+    "deeplift",
+    title="DeepLift",
+    family="gradient",
+    reference="Shrikumar et al., 2017, arXiv:1704.02685",
+    params={
+        "rule": Choice("default", ("default", "gamma", "zplus"), note="how affine nodes share their difference out"),
+        "gamma": Number(0.25, 0, strict=True, note='weight of agreeing contributions under rule="gamma"'),
+    },
+    grid=({}, *({"rule": "gamma", "gamma": gamma} for gamma in (0.1, 0.25, 0.5)), {"rule": "zplus"}),
+)
+def deeplift(subject: Subject, rule: str, gamma: float) -> Tensor:
+    """Multipliers from the zero input times the input; the map sums to `f(x) − f(0)`.
+
+    The default rule is Rescale: activations by `Δout / Δin`, affine nodes by their weights. Products, norms and softmax
+    are crossed by exact differences too, so that the sum holds for attention.
+
+    The other rules change affine nodes alone. A contribution `c = W Δa` that has the sign of its sum `Δz` counts
+    `1 + γ` times ("gamma") or is the only one that counts ("zplus"), and shares are divided by their new sum, as in
+    LRP-γ and LRP-z⁺. Where `Δa ≥ 0` and `Δz > 0` these are the weights `W + γW⁺` and `W⁺`.
+    """
+    network, weights = subject.network, subject.network.weights()
+    at = Values(network, subject.inputs, weights)
+    base = Values(network, subject.inputs | {network.key: torch.zeros_like(subject.x)}, weights)
+    root = torch.zeros_like(at.logits).flatten(1).scatter_(1, subject.flat[:, None], 1.0).view_as(at.logits)
+    rules = {"default": RESCALE, "gamma": Rule(1.0, gamma), "zplus": POSITIVE}
+    return multipliers(at, base, root, rules[rule]) * subject.x
+
+
+@method(
+    "dave",
+    title="DAVE",
+    family="gradient",
+    reference="Wróbel et al., 2026, arXiv:2602.06613; app:equivariant-averaging",
+    architectures=("transformer",),
+    needs=("image", "attention"),
+    params=AVERAGE
+    | {"max_angle": Number(20.0, 0, high=180, note="degrees")}
+    | {"max_shift": Number(0.1, 0, high=1, note="share of the image's side")}
+    | {"noise": Number(0.5, 0, high=1, note="largest noise time t")},
+    grid=({"n": 25}, {"n": 50}),
+)
+def dave(subject: Subject, **average: Any) -> Tensor:
+    """The effective linear map, averaged over rotations, shifts, flips and noise, times the input (S36).
+
+    Averaged is not the plain gradient but the gradient of the conditioned forward pass (app:dave-conditioned), in
+    which attention weights, norm statistics and the factors `Φ(z)` of GELU are held fixed. That is what the Stopping
+    Game's difference is.
+    """
+    game = StoppingGame(subject.network)
+    return Reynolds(game, **average).attribute(subject.x, subject.target) * subject.x

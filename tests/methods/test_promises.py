@@ -1,0 +1,121 @@
+"""What every method keeps: a batch is its samples, seeds fix draws, the model stays as it was."""
+
+import copy
+
+import pytest
+import torch
+
+import backplay as bp
+from closeness import assert_near
+from methods.nets import TARGETS, build
+from test_untouched import mixed_modes, portrait, same
+
+# fewer draws than by default, for speed
+QUICK = {
+    "smoothgrad": {"n": 5},
+    "integrated_gradients": {"steps": 6},
+    "dave": {"n": 3},
+    "rg_eq": {"n": 3},
+    "lime": {"n": 30, "segments": 8},
+    "kernel_shap": {"n": 30, "segments": 8},
+}
+FITTING = [
+    (name, net)
+    for name, info in bp.methods().items()
+    for net, kind in (("residual", "cnn"), ("vit", "transformer"))
+    if kind in info.architectures
+]
+RANDOM = [name for name, info in bp.methods().items() if "seed" in info.params and name != "rg_eq"]
+
+
+def ask(network, x, targets, name, **params):
+    return bp.explain(network, x, targets, method=name, **QUICK.get(name, {}), **params)
+
+
+@pytest.mark.parametrize("name, net", FITTING)
+def test_batch_equals_one_by_one(name, net):
+    """In any order and company; the map has the input's shape, or one channel."""
+    case = build(net)
+    together = ask(case.network, case.x, TARGETS, name)
+    assert together.shape in (case.x.shape, (3, 1, *case.x.shape[2:]))
+    assert together.abs().amax((1, 2, 3)).min() > 0
+    assert not together.requires_grad and together.dtype == case.x.dtype
+    order = [2, 0]
+    moved = ask(case.network, case.x[order], [TARGETS[k] for k in order], name)
+    assert_near(moved, together[order], 1e-9)
+    assert_near(ask(case.network, case.x[1:2], TARGETS[1], name), together[1:2], 1e-9)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_seeds(name):
+    """The same seed gives the same map, another one another; torch's own generator is left alone."""
+    case = build("vit")
+    state = torch.get_rng_state()
+    maps = [ask(case.network, case.x[:1], TARGETS[0], name, seed=seed) for seed in (5, 5, 6)]
+    assert torch.equal(maps[0], maps[1]) and not torch.equal(maps[0], maps[2])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("arrange", [lambda m: m, mixed_modes], ids=["eval", "half in train mode"])
+def test_model_untouched(arrange):
+    """State, modes, hooks, gradients and attributes are what they were, and maps are those of eval mode."""
+    case = build("residual")
+    model = arrange(copy.deepcopy(case.model))
+    before, x = portrait(model), case.x.clone().requires_grad_()
+    network = bp.capture(model, x)
+    for name, net in FITTING:
+        if net == "residual":
+            found = ask(network, x, TARGETS, name)
+            assert_near(found, ask(case.network, case.x, TARGETS, name), 1e-9, what=name)
+    same(before, portrait(model))
+    assert x.grad is None and torch.equal(x.detach(), case.x)
+
+
+def test_inference_mode():
+    case = build("residual")
+    with torch.inference_mode():
+        maps = {name: ask(case.network, case.x.clone(), TARGETS, name) for name, net in FITTING if net == "residual"}
+    for name, found in maps.items():
+        assert_near(found, ask(case.network, case.x, TARGETS, name), 1e-9, what=name)
+
+
+def test_fits():
+    """Methods of one architecture refuse the other, the others take both."""
+    for name, info in bp.methods().items():
+        fits = {kind: info.fits(build(net).network) for net, kind in (("residual", "cnn"), ("vit", "transformer"))}
+        assert {kind for kind, well in fits.items() if well} == set(info.architectures), name
+
+
+def test_grids_are_accepted():
+    """Every configuration of the paper's grid lies in the ranges of its method."""
+    for info in bp.methods().values():
+        assert info.title and info.reference and info.function.__doc__
+        for params in info.grid:
+            info.check(params)
+    sizes = {name: len(bp.methods()[name].grid) for name in ("smoothgrad", "integrated_gradients", "deeplift", "dave")}
+    assert sizes == {"smoothgrad": 12, "integrated_gradients": 5, "deeplift": 5, "dave": 2}
+
+
+@pytest.mark.parametrize(
+    "name, params, message",
+    [
+        ("smoothgrad", {"n": 0}, "n=0 is out of range"),
+        ("smoothgrad", {"sigma": -0.1}, "sigma=-0.1 is out of range"),
+        ("smoothgrad", {"aggregate": "max"}, "one of 'mean', 'std'"),
+        ("integrated_gradients", {"steps": 2.5}, "an integer >= 1"),
+        ("integrated_gradients", {"step": 5}, "did you mean 'steps'"),
+        ("deeplift", {"rule": "alpha"}, "one of 'default', 'gamma', 'zplus'"),
+        ("deeplift", {"gamma": 0}, "gamma=0 is out of range"),
+        ("lime", {"ridge": 0}, "ridge=0 is out of range"),
+        ("kernel_shap", {"baseline": "black"}, "one of 'segment', 'mean', 'zero'"),
+    ],
+)
+def test_keywords(name, params, message):
+    case = build("plain")
+    with pytest.raises(ValueError, match=message):
+        case.explain(name, **params)
+
+
+def test_dave_needs_attention():
+    with pytest.raises(RuntimeError, match="attention weights"):
+        build("plain").explain("dave")
