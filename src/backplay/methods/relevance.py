@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backplay.errors import KeywordError
 from backplay.games.keywords import Choice, Number
 from backplay.games.structure import structural_kernel
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure, PassThrough, Split
@@ -241,6 +242,8 @@ def lrp_box(
     subject: Subject, epsilon: float, gamma: float, low: float | None, high: float | None, bias: str
 ) -> Tensor:
     """The zᴮ rule in the layers that see the image, LRP-γ above."""
+    if low is not None and high is not None and low >= high:
+        raise KeywordError(f"low={low!r} is out of range: it must be below high={high!r}.")
     rule = Gamma(gamma, epsilon, bias)
     return relevance(subject, Rules(rule, rule, first=Box(low, high)))
 

@@ -177,7 +177,7 @@ class Propagation(Kernel):
 
 def stabilised(total: Tensor, epsilon: float) -> Tensor:
     """`z + ε sign z`, the sign of 0 being +."""
-    return total if epsilon == 0 else total + torch.where(total < 0, -epsilon, epsilon)
+    return total if epsilon == 0 else torch.where(total < 0, total - epsilon, total + epsilon)
 
 
 def over(relevance: Tensor, total: Tensor) -> Tensor:
