@@ -1,4 +1,4 @@
-"""Relevance propagation: zennit, loops over neurons, closed forms of AttnLRP and CP-LRP, and what adds up to the logit."""
+"""Relevance propagation: zennit, loops over neurons, closed forms of AttnLRP and CP-LRP, what adds up to the logit."""
 
 import functools
 
@@ -214,9 +214,7 @@ def test_attn_lrp_is_a_gradient():
         return centred / deviation * norm.weight + norm.bias
 
     def block(b, x):
-        q, k, v = (
-            t.unflatten(-1, (2, -1)).transpose(1, 2) for t in b.qkv(held_norm(b.norm1, x)).chunk(3, -1)
-        )
+        q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in b.qkv(held_norm(b.norm1, x)).chunk(3, -1))
         q, k, v = scaled(q, 0.25), scaled(k, 0.25), scaled(v, 0.5)
         weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
         x = x + b.proj((weights @ v).transpose(1, 2).flatten(2))
@@ -303,7 +301,7 @@ def test_conservation(method):
 
 
 def test_gradient_times_input():
-    """LRP-0 of a ReLU network with absorbing biases is input times gradient; so are CP-LRP and, up to a factor, RelLRP."""
+    """LRP-0 of a ReLU network with absorbing biases is input times gradient; so are CP-LRP and RelLRP."""
     net, x, target = residual(), photo(2, 16), [1, 3]
     leaf = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(net.model(leaf)[[0, 1], target].sum(), leaf)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from backplay.games.keywords import Number
 from backplay.methods.bilinear import Softmax, halves
+from backplay.methods.propagation import Rules, propagate
 from backplay.methods.registry import method
-from backplay.methods.relevance import Rules, propagate
 from backplay.methods.rules import Activating
 from backplay.methods.subject import Subject
 from backplay.methods.tokens import Tokens, find_tokens
@@ -24,7 +24,7 @@ from backplay.values.forward import Values
 
 ABNAR = "Abnar and Zuidema 2020, ACL, Quantifying attention flow in transformers"
 CHEFER_A = "Chefer et al. 2021, CVPR, Transformer interpretability beyond attention visualization"
-CHEFER_B = "Chefer et al. 2021, ICCV, Generic attention-model explainability for bi-modal and encoder-decoder transformers"
+CHEFER_B = "Chefer et al. 2021, ICCV, Generic attention-model explainability for bi-modal transformers"
 VASWANI = "Vaswani et al. 2017, NeurIPS, Attention is all you need; Dosovitskiy et al. 2021, ICLR"
 
 _NEEDS = ("image", "global attention")

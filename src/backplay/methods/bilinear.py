@@ -1,4 +1,4 @@
-"""Relevance through attention as a product of two live tensors: into values, and by the softmax into queries and keys."""
+"""Relevance through attention, a product of two live tensors: into values, and through the softmax."""
 
 from __future__ import annotations
 
@@ -67,13 +67,11 @@ class Bilinear(Kernel):
 def halves(
     function: Callable[..., Tensor], operands: tuple[Tensor, Tensor], relevance: Tensor, epsilon: float
 ) -> tuple[Tensor, ...]:
-    """Relevance for each unit of both factors of a bilinear function: ε rule and uniform rule, `R / (2z + ε sign z)`."""
+    """Relevance for each unit of both factors of a bilinear function: `R / (2z + ε sign z)`, one half to each."""
     return pulled_back(function, operands, over(relevance, stabilised(2 * function(*operands), epsilon)))
 
 
-def pulled_back(
-    function: Callable[..., Tensor], operands: Sequence[Tensor], cotangent: Tensor
-) -> tuple[Tensor, ...]:
+def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
     """Vector-Jacobian products of a function in each of its operands."""
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [operand.detach().requires_grad_() for operand in operands]

@@ -41,7 +41,7 @@ class Rule(Protocol):
 
     @property
     def bias(self) -> str:
-        """"absorb": the bias keeps its part of the relevance; "share": the inputs share that part too."""
+        """ "absorb": the bias keeps its part of the relevance; "share": the inputs share that part too."""
         ...
 
     def groups(self, node: Affine, values: Values) -> Iterator[Group]:
