@@ -112,6 +112,17 @@ def test_zennit_box():
     assert_near(own, expected, 1e-8, what="the image's own range")
 
 
+def test_captum():
+    """captum's LRP where it is right, a plain ReLU network: its biases absorb."""
+    from captum.attr import LRP
+
+    model = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    x = torch.randn(2, 6, dtype=F64)
+    expected = LRP(model).attribute(x.clone().requires_grad_(), target=1)
+    found = explain(model, x, 1, "lrp_epsilon", epsilon=1e-9, bias="absorb")
+    assert_near(found, expected, 1e-8, what="captum")
+
+
 # loops over neurons ---------------------------------------------------------------------------------------------------
 @pytest.fixture
 def network():

@@ -15,7 +15,7 @@ from torch import Tensor
 from backplay.games.structure import structural_kernel
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure, PassThrough, Split
 from backplay.methods.bilinear import Bilinear, Softmax
-from backplay.methods.rules import Epsilon, Propagation, Rule, over, sees_input
+from backplay.methods.rules import Box, Boxed, Epsilon, Propagation, Rule, over, sees_input
 from backplay.methods.subject import Subject
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
@@ -36,7 +36,7 @@ class Rules:
 
     convolution: Rule
     dense: Rule  # linear layers, and all other products with a constant matrix
-    first: Rule | None = None  # convolutions and linear layers that see the input itself
+    first: Box | None = None  # convolutions and linear layers that see the input itself; None: like the others
     mix: Rule = PLAIN  # pooling, means, attention times values: no parameters, no stabiliser
     softmax: Softmax | None = None  # how relevance enters queries and keys; None holds attention weights fixed
     passing: bool = False  # norms, constant scales and offsets pass all relevance on instead of being linear maps
@@ -48,8 +48,10 @@ class Rules:
                 return Bilinear(node, values, self.softmax)
             case Mix():
                 return Propagation(self.mix, node, values)
+            case Affine() if self.first is not None and sees_input(node.operand):
+                return Boxed(self.first, node, values)
             case Affine():
-                return Propagation(self._layer(node), node, values)
+                return Propagation(self.convolution if isinstance(node.map, Convolution) else self.dense, node, values)
             case Sum():
                 return self._sum(node, values)
             case Diagonal() if not self.passing and node.offset is not None:
@@ -64,11 +66,6 @@ class Rules:
                 return Absorbing()
             case _:
                 return structural_kernel(node, values)
-
-    def _layer(self, node: Affine) -> Rule:
-        if self.first is not None and sees_input(node.operand):
-            return self.first
-        return self.convolution if isinstance(node.map, Convolution) else self.dense
 
     def _sum(self, node: Sum, values: Values) -> Kernel:
         left, right = (values[n] for n in node.inputs)
