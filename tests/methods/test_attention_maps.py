@@ -114,10 +114,11 @@ def test_float32():
 
 
 class Strips(nn.Module):
-    """Patches by reshape and a linear layer, on images of 8 × 12 that are not square; attention by einsum."""
+    """Patches by reshape and a linear layer, on images of 8 × 12; attention by einsum or `V @ A`."""
 
-    def __init__(self):
+    def __init__(self, right=False):
         super().__init__()
+        self.right = right
         self.embed, self.qkv, self.head = nn.Linear(16, 6), nn.Linear(6, 18), nn.Linear(6, 2)
 
     def forward(self, x):
@@ -125,7 +126,8 @@ class Strips(nn.Module):
         x = self.embed(patches)
         q, k, v = self.qkv(x).chunk(3, -1)
         weights = torch.einsum("bqd,bkd->bqk", q, k).softmax(-1)
-        return self.head((x + torch.einsum("bqk,bkd->bqd", weights, v)).mean(1))
+        mixed = (v.mT @ weights.mT).mT if self.right else torch.einsum("bqk,bkd->bqd", weights, v)
+        return self.head((x + mixed).mean(1))
 
 
 def test_grid_without_convolution():
@@ -140,10 +142,35 @@ def test_grid_without_convolution():
     row = (q @ k.mT).softmax(-1).mean(1).reshape(2, 1, 2, 3)
     expected = nn.functional.interpolate(row, (8, 12), mode="bilinear")
     assert_near(bp.explain(net, x, 0, method="raw_attention"), expected, what="mean over queries")
-    assert bp.explain(net, x, 0, method="tibav").shape == (2, 1, 8, 12)
+    twin = Strips(right=True).double()
+    twin.load_state_dict(model.state_dict())
+    other = bp.capture(twin, x)
+    for method in (*METHODS, "attn_lrp"):
+        expected = bp.explain(net, x, 0, method=method)
+        assert expected.abs().max() > 0
+        assert_near(bp.explain(other, x, 0, method=method), expected, what=f"{method}, weights on the right")
 
 
-# prefix, height, width: class token; class and distillation; class and four registers, which 3 × 3 + 0 would also fit
+class Registers(nn.Module):
+    """2 × 2 patches behind five other tokens: nine tokens, which a grid of 3 × 3 would fit as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.tokens = nn.Conv2d(1, 6, 6, 6), nn.Parameter(torch.randn(1, 5, 6))
+        self.qkv, self.head = nn.Linear(6, 18), nn.Linear(6, 2)
+
+    def forward(self, x):
+        x = torch.cat([self.tokens.expand(x.shape[0], -1, -1), self.embed(x).flatten(2).mT], 1)
+        q, k, v = (t[:, None] for t in self.qkv(x).chunk(3, -1))
+        return self.head((x + nn.functional.scaled_dot_product_attention(q, k, v)[:, 0])[:, 0])
+
+
+def test_grid_is_that_of_the_convolution():
+    tokens = find_tokens(bp.capture(Registers().double(), torch.randn(2, 1, 12, 12, dtype=torch.float64)))
+    assert tokens is not None and (tokens.prefix, tokens.height, tokens.width) == (5, 2, 2)
+
+
+# prefix, height, width: class token; class and distillation; class and four registers
 GRIDS = {
     "torchvision vit": (1, 2, 2),
     "timm deit distilled": (2, 2, 2),
