@@ -100,6 +100,9 @@ def test_fused_and_spelled_out(method):
     assert_near(plain, fused, what="spelled out")
     ones = torch.cat([bp.explain(vit(), x[k : k + 1], TARGET[k], method=method) for k in range(2)])
     assert_near(ones, fused, what="one by one")
+    with torch.inference_mode():
+        inside = bp.explain(vit(), x.clone(), torch.tensor(TARGET), method=method)
+    assert_near(inside, fused, what="in inference mode")
     assert all(p.grad is None for p in vit().model.parameters())
     assert not fused.requires_grad
 

@@ -64,7 +64,8 @@ def attention_gradients(subject: Subject, tokens: Tokens) -> list[tuple[Tensor, 
     with torch.enable_grad():
         inputs = subject.inputs | {network.key: subject.x.detach().clone().requires_grad_()}
         logits = Values(network, inputs, network.weights(), split).logits
-        score = logits.flatten(1).gather(1, subject.flat[:, None]).sum()
+        # a copy of the target, for it may have been made in inference mode
+        score = logits.flatten(1).gather(1, subject.flat.clone()[:, None]).sum()
         weights = [told[block] for block in tokens.blocks]
         gradients = torch.autograd.grad(score, weights)
     pairs = zip(tokens.blocks, weights, gradients, strict=True)
