@@ -16,11 +16,16 @@ from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
 from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
+from backplay.methods.tokens import find_tokens
 from backplay.network import Network
 
 NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "image": (lambda net: len(net.input.shape) == 4, "it explains images of shape (B, C, H, W)"),
     "attention": (has_attention, "it reads attention weights, and this network has none"),
+    "global attention": (
+        lambda net: find_tokens(net) is not None,
+        "it lays attention weights out on the image, which takes patches that all attend to each other in every block",
+    ),
     "convolution": (has_convolutions, "it reads convolutional feature maps, and this network has none"),
     "map": (lambda net: last_map(net) is not None, "it needs a feature map of more than one place before the pooling"),
 }

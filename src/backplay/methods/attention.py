@@ -1,0 +1,146 @@
+"""Explanations read off attention weights: raw attention, rollout, and the two of Chefer.
+
+All of them are (B, 1, H, W): a score for each patch, up-sampled bilinearly, for the class token, or for the mean over
+all tokens where there is none. Samples never meet, whatever the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from backplay.games.keywords import Number
+from backplay.methods.bilinear import Softmax, halves
+from backplay.methods.propagation import Rules, propagate
+from backplay.methods.registry import method
+from backplay.methods.rules import Activating
+from backplay.methods.subject import Subject
+from backplay.methods.tokens import Tokens, find_tokens
+from backplay.network import Node
+from backplay.network.attention import Attention
+from backplay.values.forward import Values
+
+ABNAR = "Abnar and Zuidema 2020, ACL, Quantifying attention flow in transformers"
+CHEFER_A = "Chefer et al. 2021, CVPR, Transformer interpretability beyond attention visualization"
+CHEFER_B = "Chefer et al. 2021, ICCV, Generic attention-model explainability for bi-modal transformers"
+VASWANI = "Vaswani et al. 2017, NeurIPS, Attention is all you need; Dosovitskiy et al. 2021, ICLR"
+
+_NEEDS = ("image", "global attention")
+
+
+def _tokens(subject: Subject) -> Tokens:
+    found = find_tokens(subject.network)
+    assert found is not None, "the registry has asked for global attention"
+    return found
+
+
+def _size(subject: Subject) -> tuple[int, int]:
+    return subject.x.shape[-2], subject.x.shape[-1]
+
+
+def attention_weights(subject: Subject, tokens: Tokens) -> list[Tensor]:
+    """The weights of every block, (B, heads, T, T)."""
+    values = Values(subject.network, subject.inputs, subject.network.weights())
+    return [tokens.weights(block, block.weight(values)) for block in tokens.blocks]
+
+
+def attention_gradients(subject: Subject, tokens: Tokens) -> list[tuple[Tensor, Tensor]]:
+    """The weights of every block and the gradients of the target's logit in them, both (B, heads, T, T).
+
+    The captured program is replayed with the weights told apart, fused or not; a gradient holds all that a weight
+    changes, later weights included.
+    """
+    told: dict[Attention, Tensor] = {}
+
+    def split(node: Node, values: Values) -> Tensor | None:
+        if not isinstance(node, Attention) or node not in tokens.blocks:
+            return None
+        told[node] = node.weight(values)
+        return node.map.apply(values[node.operand], told[node])
+
+    network = subject.network
+    with torch.enable_grad():
+        inputs = subject.inputs | {network.key: subject.x.detach().clone().requires_grad_()}
+        logits = Values(network, inputs, network.weights(), split).logits
+        # a copy of the target, for it may have been made in inference mode
+        score = logits.flatten(1).gather(1, subject.flat.clone()[:, None]).sum()
+        weights = [told[block] for block in tokens.blocks]
+        gradients = torch.autograd.grad(score, weights)
+    pairs = zip(tokens.blocks, weights, gradients, strict=True)
+    return [(tokens.weights(b, w.detach()), tokens.weights(b, g)) for b, w, g in pairs]
+
+
+def compose(layers: list[Tensor], step: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Run through the layers (B, T, T) from the input on, starting from the identity."""
+    first = layers[0]
+    found = torch.eye(first.shape[-1], dtype=first.dtype, device=first.device).expand(first.shape)
+    for layer in layers:
+        found = step(layer, found)
+    return found
+
+
+@method(
+    "raw_attention",
+    title="RawAttn",
+    family="attention",
+    architectures=("transformer",),
+    reference=VASWANI,
+    needs=_NEEDS,
+)
+def raw_attention(subject: Subject) -> Tensor:
+    """The last block's weights, mean over heads. They do not depend on the target."""
+    tokens = _tokens(subject)
+    return tokens.image(attention_weights(subject, tokens)[-1].mean(1), _size(subject))
+
+
+@method(
+    "rollout",
+    title="AR",
+    family="attention",
+    architectures=("transformer",),
+    reference=ABNAR,
+    needs=_NEEDS,
+    params={"residual_weight": Number(0.5, low=0.0, high=1.0, note="w_r, the weight of the skip connection")},
+    grid=tuple({"residual_weight": w} for w in (0.0, 0.25, 0.5, 0.75, 1.0)),
+)
+def rollout(subject: Subject, residual_weight: float) -> Tensor:
+    """`Π_l (1 − w_r) A_l + w_r I`, rows normalised, `A_l` the mean over heads. It does not depend on the target."""
+    tokens = _tokens(subject)
+
+    def step(weight: Tensor, found: Tensor) -> Tensor:
+        eye = torch.eye(weight.shape[-1], dtype=weight.dtype, device=weight.device)
+        mixed = (1 - residual_weight) * weight + residual_weight * eye
+        return mixed / mixed.sum(-1, keepdim=True) @ found
+
+    return tokens.image(compose([a.mean(1) for a in attention_weights(subject, tokens)], step), _size(subject))
+
+
+@method("gae", title="GAE", family="attention", architectures=("transformer",), reference=CHEFER_B, needs=_NEEDS)
+def gae(subject: Subject) -> Tensor:
+    """`R ← R + E_h[(∇A ⊙ A)⁺] R` through the blocks, from `R = I` (eqs. 5 and 6)."""
+    tokens = _tokens(subject)
+    layers = [(gradient * weight).clamp(min=0).mean(1) for weight, gradient in attention_gradients(subject, tokens)]
+    return tokens.image(compose(layers, lambda layer, found: found + layer @ found), _size(subject))
+
+
+@method("tibav", title="TIBAV", family="attention", architectures=("transformer",), reference=CHEFER_A, needs=_NEEDS)
+def tibav(subject: Subject) -> Tensor:
+    """`Π_l (I + E_h[(∇A_l ⊙ R_l)⁺])`, `R_l` the relevance of the weights `A_l` (eqs. 13 and 14).
+
+    Relevance starts as 1 at the target: αβ with α = 1 in layers, the normalised split of eqs. 8-10 at sums, one half
+    to either factor of each product in attention; the softmax, norms, gates and offsets pass it on. The authors' code
+    adds over the whole batch at sums; here every sample is normalised by itself.
+    """
+    tokens = _tokens(subject)
+    rule = Activating()
+    rules = Rules(rule, rule, softmax=Softmax("pass"), passing=True, sums="balanced")
+    values, passed = propagate(subject, rules, torch.ones_like(subject.flat, dtype=subject.x.dtype), keep=True)
+    layers: list[Tensor] = []
+    for block, (weight, gradient) in zip(tokens.blocks, attention_gradients(subject, tokens), strict=True):
+        told, value = block.weight(values), values[block.operand]
+        arrived = passed.masses[block].plain()
+        slope, _ = halves(lambda a, v, block=block: block.map.apply(v, a), (told, value), arrived, 0.0)
+        layers.append((gradient * weight * tokens.weights(block, slope)).clamp(min=0).mean(1))
+    return tokens.image(compose(layers, lambda layer, found: found + layer @ found), _size(subject))

@@ -1,0 +1,96 @@
+"""Relevance through attention, a product of two live tensors: into values, and through the softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.kernel import Kernel, Measure
+from backplay.methods.rules import over, stabilised
+from backplay.network.attention import Attention, Scores
+from backplay.network.nodes import Overlay, Wire, rerun
+from backplay.values.forward import Values
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """How relevance passes a softmax, and the stabiliser of the products before and behind it.
+
+    "taylor": `x_i (R_i − s_i Σ_j R_j)` (Achtibat 2024, prop. 3.1); "pass": unchanged (Chefer 2021).
+    """
+
+    rule: str
+    epsilon: float = 0.0
+
+
+class Bilinear(Kernel):
+    """One half to the values, one half to the weights; of that, one half each to queries and keys (prop. 3.3).
+
+    Fused and spelled-out attention meet here: both tell the weights, the values, and the scaled product of queries and
+    keys.
+    """
+
+    def __init__(self, node: Attention, values: Values, softmax: Softmax) -> None:
+        assert node.scores is not None
+        self.node, self.values, self.softmax, self.scores = node, values, softmax, node.scores
+        self.carriers = (node.scores.query, node.scores.key, node.operand)
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        weight, value = self.node.weight(self.values), self.values[self.node.operand]
+        slopes = halves(lambda a, v: self.node.map.apply(v, a), (weight, value), mass, self.softmax.epsilon)
+        on_scores = self._behind_softmax(weight, slopes[0])
+        operands = self.values[self.scores.query], self.values[self.scores.key]
+        queries, keys = halves(self._product, operands, on_scores, self.softmax.epsilon)
+        return operands[0] * queries, operands[1] * keys, value * slopes[1]
+
+    def _behind_softmax(self, weight: Tensor, slope: Tensor) -> Tensor:
+        """Relevance of the scores, from relevance for each unit of weight."""
+        if self.softmax.rule == "pass":
+            return _through_wires(self.node, weight * slope, self.values)
+        told, product = self.node.told, self.scores.product
+        if told is None or product is None:
+            scores = self._product(self.values[self.scores.query], self.values[self.scores.key])
+            return scores * weight * (slope - (weight * slope).sum(-1, keepdim=True))
+        plain = self.values[product]
+        (back,) = pulled_back(lambda z: rerun(told, {product: z}, self.values), (plain,), slope)
+        return plain * back
+
+    def _product(self, query: Tensor, key: Tensor) -> Tensor:
+        """The scores before masks and biases: `scale · QKᵀ`."""
+        factor = self.scores.factor(self.values).to(query)
+        return factor * _raw_product(self.scores, query, key, self.values)
+
+
+def halves(
+    function: Callable[..., Tensor], operands: tuple[Tensor, Tensor], relevance: Tensor, epsilon: float
+) -> tuple[Tensor, ...]:
+    """Relevance for each unit of both factors of a bilinear function: `R / (2z + ε sign z)`, one half to each."""
+    return pulled_back(function, operands, over(relevance, stabilised(2 * function(*operands), epsilon)))
+
+
+def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
+    """Vector-Jacobian products of a function in each of its operands."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = [operand.detach().requires_grad_() for operand in operands]
+        return torch.autograd.grad(function(*leaves), leaves, cotangent)
+
+
+def _raw_product(scores: Scores, query: Tensor, key: Tensor, values: Values) -> Tensor:
+    if scores.product is None:
+        return query @ (key if scores.transposed else key.mT)
+    return scores.product.run(Overlay({scores.query: query, scores.key: key}, values))
+
+
+def _through_wires(node: Attention, relevance: Tensor, values: Values) -> Tensor:
+    """Relevance at the weights, carried unchanged to the product of queries and keys: only wires move it."""
+    assert node.scores is not None
+    at, product = node.told, node.scores.product
+    while at is not None and at is not product:
+        below = at.carriers[0] if at.carriers else at.inputs[0]
+        if isinstance(at, Wire):
+            (relevance,) = at.transpose(relevance, values, [values[below].shape])
+        at = below
+    return relevance

@@ -1,0 +1,168 @@
+"""One backward pass of relevance on the captured graph, under a set of rules.
+
+Relevance moves as mass moves in a game, by `trajectory.passes.pull`; so residual sums, pooling, norms and attention
+need no code for any architecture, and powers of two keep it in range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backplay.games.structure import structural_kernel
+from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure, PassThrough, Split
+from backplay.methods.bilinear import Bilinear, Softmax
+from backplay.methods.rules import Box, Boxed, Epsilon, Propagation, Rule, over, sees_input
+from backplay.methods.subject import Subject
+from backplay.network.attention import Attention
+from backplay.network.layout import Layout
+from backplay.network.linear import Convolution
+from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Sum
+from backplay.trajectory.passes import Passed, pull
+from backplay.values.forward import Values
+
+PLAIN = Epsilon()  # shares by contribution and no stabiliser: where nothing has parameters
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which kernel each node gets.
+
+    Gates pass relevance on; so do maxima (to the winner), wires, and a product (to the factor that carries, S17).
+    """
+
+    convolution: Rule
+    dense: Rule  # linear layers, and all other products with a constant matrix
+    first: Box | None = None  # convolutions and linear layers that see the input itself; None: like the others
+    mix: Rule = PLAIN  # pooling, means, attention times values: no parameters, no stabiliser
+    softmax: Softmax | None = None  # how relevance enters queries and keys; None holds attention weights fixed
+    passing: bool = False  # norms, constant scales and offsets pass all relevance on instead of being linear maps
+    sums: str = "signed"  # "signed": by the operands; "absolute": by their magnitudes; "balanced": as Chefer has it
+
+    def kernel(self, node: Node, values: Values) -> Kernel:
+        match node:
+            case Attention() if self.softmax is not None and node.scores is not None:
+                return Bilinear(node, values, self.softmax)
+            case Mix():
+                return Propagation(self.mix, node, values)
+            case Affine() if self.first is not None and sees_input(node.operand):
+                return Boxed(self.first, node, values)
+            case Affine():
+                return Propagation(self.convolution if isinstance(node.map, Convolution) else self.dense, node, values)
+            case Sum():
+                return self._sum(node, values)
+            case Diagonal() if not self.passing and node.offset is not None:
+                return Linear(node, values)
+            case Norm() if not self.passing:
+                return _norm(node, values)
+            case Gate() | Diagonal() | Norm():
+                return PassThrough()
+            case Product():
+                return PassThrough() if len(node.carrying) == 1 else Split((0.5, 0.5))
+            case Oracle():
+                return Absorbing()
+            case _:
+                return structural_kernel(node, values)
+
+    def _sum(self, node: Sum, values: Values) -> Kernel:
+        left, right = (values[n] for n in node.inputs)
+        if self.sums == "signed":
+            return Terms(left, right)
+        if self.sums == "balanced":
+            return Balanced(node.layout, left, right)
+        both = left.abs() + right.abs()
+        share = torch.where(both > 0, left.abs() / both, 0.5)
+        return Split((share, 1 - share))
+
+
+class Absorbing(Kernel):
+    """Relevance that has come to an operator without a rule, somewhere behind queries and keys, ends there."""
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return ()
+
+
+class Terms(Kernel):
+    """A sum: each term gets `R · a / (a + b)`."""
+
+    def __init__(self, *terms: Tensor, carriers: tuple[Node, ...] | None = None) -> None:
+        self.terms, self.carriers = terms, carriers
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        first, *others = self.terms
+        per_unit = over(mass, sum(others, first))
+        return [term * per_unit for term in self.terms]
+
+
+class Balanced(Kernel):
+    """A sum after Chefer (2021a, eqs. 8-10): `R · a / (a + b)`, then each term scaled as a whole.
+
+    Of the sample's relevance a term gets the part that `|Σ R_a|` is of `|Σ R_a| + |Σ R_b|`, so that terms that cancel
+    cannot raise the total.
+    """
+
+    def __init__(self, layout: Layout, *terms: Tensor) -> None:
+        self.layout, self.terms = layout, terms
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        plain = Terms(*self.terms).pull(mass, measure)
+        sums = [self.layout.sum(part) for part in plain]
+        size = torch.stack(sums).abs().sum(0)
+        factors = [over(over(part.abs(), size) * self.layout.sum(mass), part) for part in sums]
+        return [p * self.layout.spread(f.to(p.dtype), p) for p, f in zip(plain, factors, strict=True)]
+
+
+class Linear(Kernel):
+    """`y = s (x − mean x) + o` with a detached scale `s`: `R_x = x ∂y/∂x R_y / y`, and the offset keeps its part.
+
+    Norms centre by a linear map, as Ali (2022, eq. 10) and Achtibat (2024, prop. 3.4) read them; RMS norms and
+    constant scales do not centre.
+    """
+
+    def __init__(self, node: Diagonal | Norm, values: Values) -> None:
+        self.x, self.y = values[node.operand], values[node]
+        self.scale = 1.0 if node.scale is None else node.scale(values)
+        centred = isinstance(node, Norm) and "rms" not in node.operator
+        self.average = node.average if isinstance(node, Norm) and centred else None
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        slope = self.scale * over(mass, self.y)
+        return (self.x * (slope if self.average is None else slope - self.average(slope)),)
+
+
+def _norm(node: Norm, values: Values) -> Kernel:
+    if node.average is not None:
+        return Linear(node, values)
+    if node.operator not in ("add", "sub", "rsub"):  # x times a statistic
+        return PassThrough()
+    # a spelled-out norm: the mean that is taken off is a term of its own
+    left, right = node.inputs
+    other = right if node.operand is left else left
+    y, x = values[node], values[node.operand] * node.scale(values)
+    terms = (x, y - x), (node.operand, other)
+    return Terms(*terms[0], carriers=terms[1])
+
+
+def propagate(subject: Subject, rules: Rules, start: Tensor | None = None, keep: bool = False) -> tuple[Values, Passed]:
+    """Carry relevance from the target back to the input; it starts as `start` (B,), else as the logit.
+
+    With `keep` the values and the relevance at every node stay at hand.
+    """
+    network = subject.network
+    values = Values(network, subject.inputs, network.weights())
+    logits, target = values.logits, subject.flat[:, None]
+    root = torch.zeros_like(logits)
+    amount = logits.flatten(1).gather(1, target) if start is None else start[:, None]
+    root.flatten(1).scatter_(1, target, amount)
+    done = None if keep else values.forget
+    passed = pull(network, lambda node: rules.kernel(node, values), root, DIFFERENCE, keep=keep, done=done)
+    return values, passed
+
+
+def relevance(subject: Subject, rules: Rules) -> Tensor:
+    """The map of a set of rules, of the input's shape."""
+    _, passed = propagate(subject, rules)
+    return passed.masses[subject.network.input].plain()

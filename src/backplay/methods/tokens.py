@@ -1,0 +1,97 @@
+"""Tokens of a vision transformer: which rows of its attention are patches, and where they lie in the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backplay.network import Network, Node
+from backplay.network.attention import Attention, Mixing
+from backplay.network.linear import Convolution
+from backplay.network.nodes import Affine
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """`prefix` tokens that are no patches (class, distillation, registers), then a grid of patches row by row."""
+
+    blocks: tuple[Attention, ...]  # from the input to the output
+    prefix: int
+    height: int
+    width: int
+
+    def weights(self, block: Attention, weight: Tensor) -> Tensor:
+        """Attention weights of a block as (B, heads, queries, keys)."""
+        queries, keys = _axes(block, weight.ndim)
+        rows = weight.permute([d for d in range(weight.ndim) if d not in (queries, keys)] + [queries, keys])
+        return rows if rows.ndim == 4 else rows.unflatten(0, (-1, block.layout.inner))
+
+    def image(self, scores: Tensor, size: tuple[int, int]) -> Tensor:
+        """Scores (B, queries, keys) as a map (B, 1, H, W): the class token's row, else the mean over all queries."""
+        row = scores[:, 0, self.prefix :] if self.prefix else scores.mean(1)
+        patches = row.reshape(-1, 1, self.height, self.width)
+        return torch.nn.functional.interpolate(patches, size, mode="bilinear", align_corners=False)
+
+
+def find_tokens(network: Network) -> Tokens | None:
+    """The tokens of a network in which every attention layer sees the whole image; None for any other network."""
+    blocks = tuple(n for n in network.nodes if isinstance(n, Attention) and n in network.carrying)
+    if not blocks or len(network.input.shape) != 4 or not all(_is_global(b) for b in blocks):
+        return None
+    counts = {count for block in blocks for count in _counts(block)}
+    if len(counts) != 1:
+        return None
+    found = _grid(network, counts.pop())
+    return None if found is None else Tokens(blocks, *found)
+
+
+def _is_global(block: Attention) -> bool:
+    """Whether samples meet heads alone beside queries and keys: windows multiply the batch, grids add an axis."""
+    layout, rank = block.layout, len(block.shape)
+    if not isinstance(block.map, Mixing) or layout.dim != 0 or layout.outer != 1 or "." in block.map.equation:
+        return False
+    return (rank == 4 and layout.inner == 1) or rank == 3
+
+
+def _axes(block: Attention, rank: int) -> tuple[int, int]:
+    """Where the weights hold queries and keys."""
+    assert isinstance(block.map, Mixing)
+    if block.map.equation in ("left", "right"):
+        return (rank - 2, rank - 1) if block.map.equation == "left" else (rank - 1, rank - 2)
+    operands, out = block.map.equation.split("->")
+    weights, values = operands.split(",")
+    keys = next(k for k, name in enumerate(weights) if name in values and name not in out)
+    queries = next(k for k, name in enumerate(weights) if name in out and name not in values)
+    return queries, keys
+
+
+def _counts(block: Attention) -> tuple[int, int]:
+    """How many queries and keys a block has."""
+    assert isinstance(block.map, Mixing)
+    if block.map.equation in ("left", "right"):
+        axis = -2 if block.map.equation == "left" else -1
+        return block.shape[axis], block.operand.shape[axis]
+    operands, out = block.map.equation.split("->")
+    weights, values = operands.split(",")
+    queries, keys = (weights[k] for k in _axes(block, len(weights)))
+    return block.shape[out.index(queries)], block.operand.shape[values.index(keys)]
+
+
+def _grid(network: Network, count: int) -> tuple[int, int, int] | None:
+    """Prefix, height and width: the shape of a convolution's map, else a grid that divides the image evenly."""
+    maps = {tuple(n.shape[-2:]) for n in network.nodes if _is_map(n)}
+    high, wide = network.input.shape[-2:]
+    for prefix in range(count):
+        patches = count - prefix
+        for height in range(1, patches + 1):
+            width = patches // height
+            even = high % height == 0 and wide % width == 0 and high * width == wide * height
+            if height * width == patches and ((height, width) in maps if maps else even):
+                return prefix, height, width
+    return None
+
+
+def _is_map(node: Node) -> bool:
+    return isinstance(node, Affine) and isinstance(node.map, Convolution) and len(node.shape) == 4
