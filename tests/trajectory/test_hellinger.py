@@ -258,18 +258,6 @@ def test_refusals():
         bp.hellinger(play, play, invariant="rotation")
 
 
-def test_matrix():
-    """All pairs are the pairs one by one; a batch stays the last dimension."""
-    game, x = bp.RoutingGame(network(3)), torch.randn(5, 4, dtype=torch.float64)
-    singles = [game.play(x[k : k + 1], 0) for k in range(5)]
-    found = bp.hellinger_matrix(singles[:3], singles[3:])
-    assert found.distance.shape == (3, 2)
-    assert found.distance[1, 0] == bp.hellinger(singles[1], singles[3]).distance[0]
-    batched = bp.hellinger_matrix([game.play(x[:2], 0)], [game.play(x[2:4], 0), game.play(x[3:], 0)])
-    assert batched.distance.shape == (1, 2, 2)
-    assert_near(batched.distance[0, 1, 0], found.distance[0, 0], what="batch against single")
-
-
 def narrow(depth, dtype):
     """Survival of about 1e-5 a layer: the wide road leads to a dead neuron, the narrow one goes on."""
     generator = torch.Generator().manual_seed(5)

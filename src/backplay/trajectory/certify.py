@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from backplay.errors import InputTypeError, KeywordError
+from backplay.errors import KeywordError
 from backplay.kernels.kernel import WALK, Duel, Stopping, Winner
 from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.rows import gather
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream
 from backplay.network import Node
 from backplay.network.nodes import Affine, Gate, Max, Mix
+from backplay.trajectory.comparable import check_play
 from backplay.values.gates import normal_cdf, resolve_options
 
 if TYPE_CHECKING:
@@ -69,10 +70,7 @@ def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
     Covered are ReLU, max and linear states, Softplus and SiLU gates (Shannon entropy), GELU and noisy gates (probit
     regulariser); others are skipped and counted. Chance moves (signs, sums, Stopping weights) are no decisions.
     """
-    from backplay.games.play import Play
-
-    if not isinstance(play, Play):
-        raise InputTypeError(f"certify takes a play, got {type(play).__name__}; solve one with game.play(x).")
+    check_play(play, "certify takes a play")
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise KeywordError(f"states={states!r} is out of range: it must be an integer >= 1.")
     with torch.inference_mode(False), torch.no_grad():
