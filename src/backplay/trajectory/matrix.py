@@ -41,8 +41,8 @@ def hellinger_matrix(plays_a: Sequence[Play], plays_b: Sequence[Play]) -> Hellin
 
     >>> bp.hellinger_matrix([game.play(x) for x in images], [game.play(y) for y in others]).distance
 
-    Node by node: a play's kernel is made where it is missing, serves all pairs, and is forgotten, so that the kernels of
-    one node are held at a time. Plays keep those that they have; `play.release()` drops them beforehand.
+    Node by node: a play's kernel is made where it is missing, serves all pairs, and is forgotten, so that kernels
+    of one node are held at a time. Plays keep those that they have; `play.release()` drops them beforehand.
     """
     if not plays_a or not plays_b:
         raise InputError("hellinger_matrix needs at least one play on each side.")
