@@ -100,7 +100,8 @@ def _try_input(sampled: Sampled, node: Attention, kernel: ValueRouting, keys: Te
     chosen = keys.gather(1, draws.argmax(1, keepdim=True))[:, 0]
     names = torch.arange(total.numel(), dtype=torch.float64, device=keys.device).view(total.shape)
     states = node.through(names, play.values).flatten()[chosen].long()
-    policy = _scores(kernel.projection, states, total.shape, side) / _at(total, states, total.shape)[:, None]
+    size = _at(total, states, total.shape)[:, None]
+    policy = torch.where(size > 0, _scores(kernel.projection, states, total.shape, side) / size, 0)
     return _try_choice(sampled, _contributions(play, node.projection, states, side), policy)
 
 
