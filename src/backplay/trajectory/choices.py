@@ -204,6 +204,7 @@ def _soft_gain(payoff: Tensor, policy: Tensor, tau: float, generator: torch.Gene
         draws = torch.rand(payoff.shape, generator=generator, dtype=torch.float64, device=payoff.device)
         mixed = -draws.log() if k % 2 else policy * torch.exp(0.1 * (draws - 0.5))
         mixed = torch.where(payoff > 0, mixed, 0)
+        mixed = torch.where(mixed.sum(1, keepdim=True) > 0, mixed, (payoff > 0).double())
         best = torch.maximum(best, _soft_value(log, mixed / mixed.sum(1, keepdim=True), tau))
     gain = torch.where(own > -math.inf, own.exp() * torch.expm1(best - own), best.exp())
     # what is no probability is no policy: the missing or surplus mass counts as gain
