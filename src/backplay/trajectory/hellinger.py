@@ -13,7 +13,7 @@ from backplay.errors import KeywordError
 from backplay.kernels.kernel import WALK
 from backplay.kernels.tags import pull_tagged
 from backplay.network import Node
-from backplay.network.mass import Mass
+from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.comparison import Comparison, Ends
@@ -137,9 +137,7 @@ def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
     for node in reversed(play.network.nodes):
         if node not in masses or isinstance(node, Input):
             continue
-        plus, minus = (m.normalised() for m in masses.pop(node))
-        common = torch.maximum(plus.exponent, minus.exponent)
-        pair = [m.times((m.exponent - common).clamp(min=-1000)) for m in (plus, minus)]
+        pair, common = aligned([m.normalised() for m in masses.pop(node)])
         step = play.kernel(node)
         for operand, moved in zip(step.carriers or node.carriers, pull_tagged(step, *pair), strict=True):
             arrived = [Mass(m, common, operand.layout) for m in moved]
