@@ -29,7 +29,9 @@ def channels_of(network: Network, inputs: dict[Any, Any]) -> Channels:
         return Channels(network, Values(network, first, network.weights()))
 
 
-def permute_neurons(model: nn.Module, x: Inputs, permutations: Permutations | None = None, seed: int = 0) -> nn.Module:
+def permute_neurons(
+    model: nn.Module | Network, x: Inputs, permutations: Permutations | None = None, seed: int = 0
+) -> nn.Module:
     """A copy of the model with hidden channels in another order; it computes the same.
 
     `permutations` maps the name of a layer to the order of its outputs (new channel `k` is the old `order[k]`), for
@@ -47,7 +49,7 @@ def permute_neurons(model: nn.Module, x: Inputs, permutations: Permutations | No
             shuffle(source, members, members, generator)
     for name, order in (permutations or {}).items():
         _follow(source, forest, name, channels.of(name), order)
-    return permuted(model, channels, source)
+    return permuted(channels.network.model, channels, source)
 
 
 def permuted(model: nn.Module, channels: Channels, source: Tensor) -> nn.Module:
@@ -97,7 +99,7 @@ def _follow(source: Tensor, forest: Forest, name: str, channels: Sequence[int], 
         ) from error
 
 
-def rescale_neurons(model: nn.Module, x: Inputs, factors: Factors | None = None, seed: int = 0) -> nn.Module:
+def rescale_neurons(model: nn.Module | Network, x: Inputs, factors: Factors | None = None, seed: int = 0) -> nn.Module:
     """A copy of the model whose hidden channels are `factor > 0` times as large; what reads them divides by it.
 
     With positively homogeneous gates (ReLU, LeakyReLU, max) it computes the same. `factors` maps the name of a layer to
@@ -106,6 +108,7 @@ def rescale_neurons(model: nn.Module, x: Inputs, factors: Factors | None = None,
     >>> twin = bp.transforms.rescale_neurons(model, x, {"features.0": 3.0})
     """
     channels = _analysed(model, x)
+    model = channels.network.model
     forest = Forest(channels.ledger, channels.signatures())
     unit = {c: u for u, tied in forest.units.items() for c in tied}
     fixed = forest.held | {unit[c] for c in channels.ledger.bound}
@@ -168,7 +171,7 @@ def _is_norm(model: nn.Module, parameter: str) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _analysed(model: nn.Module, x: Inputs) -> Channels:
+def _analysed(model: nn.Module | Network, x: Inputs) -> Channels:
     inputs = read_inputs(x)
-    network = capture(model, inputs)
+    network = model if isinstance(model, Network) else capture(model, inputs)
     return channels_of(network, network.check(inputs))

@@ -1,9 +1,12 @@
 """Small networks with hidden symmetries: channels, heads, features of heads, groups of convolutions and of norms."""
 
+import functools
 import math
 
 import torch
 from torch import nn
+
+import backplay as bp
 
 
 class Residual(nn.Module):
@@ -149,7 +152,10 @@ NETWORKS = {
 }
 
 
+@functools.cache
 def make(name):
-    """The network in float64 and an input."""
+    """The network in float64, an input, and its capture, made once."""
     build, shape = NETWORKS[name]
-    return build().double().eval(), torch.randn(shape, dtype=torch.float64)
+    torch.manual_seed(0)
+    model, x = build().double().eval(), torch.randn(shape, dtype=torch.float64)
+    return model, x, bp.capture(model, x)

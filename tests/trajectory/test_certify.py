@@ -1,5 +1,7 @@
 """Nobody gains by deviating once; a tampered policy is caught (thm:forward-stopping, thm:routing-forward)."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -75,11 +77,16 @@ ATTENTION = [
 ]
 
 
+@functools.cache
+def tokens(fused):
+    return bp.capture(hand.attention(fused), TOKENS)
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("options", ATTENTION, ids=str)
 def test_attention(options, fused):
     """The key choice with its outside option, then the input choice (S23): nobody gains in any mode."""
-    found = bp.certify(bp.RoutingGame(hand.attention(fused), **options).play(TOKENS, 1), states=300)
+    found = bp.certify(bp.RoutingGame(tokens(fused), **options).play(TOKENS, 1), states=300)
     assert found <= 1e-9, found
     assert found.kinds["attention"] > 30 and found.checked + found.skipped == 300
     assert "risk" in options or found.skipped == 0
@@ -115,7 +122,7 @@ def forget_outside(kernel):
 @pytest.mark.parametrize("tamper", [swap_keys, shift_values, swap_inputs, forget_outside])
 def test_tampered_attention_is_caught(tamper):
     """Proper distributions that are not the policy: keys, inputs, outside option."""
-    play = bp.RoutingGame(hand.attention(), epsilon=0.1).play(TOKENS, 1)
+    play = bp.RoutingGame(tokens(True), epsilon=0.1).play(TOKENS, 1)
     assert bp.certify(play) <= 1e-9
     tamper(composite(play))
     found = bp.certify(play)

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 import backplay as bp
+from attention.test_enumeration import drawn
 from backplay.network.assignment import _shortest_paths, assign
 from backplay.network.families import Forest, Leaf
 from backplay.transforms import channels_of
+from closeness import assert_near
+from networks import lively, photo
 from trajectory.symmetric import NETWORKS, Transformer, make, mlp
 
 EXACT = {"epsilon": 0.0}
@@ -18,11 +21,9 @@ EXACT = {"epsilon": 0.0}
 @pytest.mark.parametrize("name", ["mlp", "residual"])
 def test_rescaled_neurons(name):
     """Routing is invariant at ε = 0 and only there, Stopping is not; layer by layer both are."""
-    model, x = make(name)
-    twin = bp.transforms.rescale_neurons(model, x, seed=1)
+    model, x, network = make(name)
+    twin = bp.transforms.rescale_neurons(network, x, seed=1)
     assert torch.allclose(twin(x), model(x))
-
-    network = bp.capture(model, x)
 
     def distance(game, other, **options):
         return bp.hellinger(*(game(n, **options).play(x, 0) for n in (network, network.on(other)))).distance
@@ -30,7 +31,7 @@ def test_rescaled_neurons(name):
     assert (distance(bp.RoutingGame, twin, **EXACT) < 1e-7).all()
     assert (distance(bp.RoutingGame, twin, epsilon=0.5) > 1e-3).all()
     assert (distance(bp.StoppingGame, twin) > 1e-2).all()
-    layer = bp.transforms.rescale_neurons(model, x, {"hidden" if name == "residual" else "0": 3.0})
+    layer = bp.transforms.rescale_neurons(network, x, {"hidden" if name == "residual" else "0": 3.0})
     assert torch.allclose(layer(x), model(x))
     assert (distance(bp.StoppingGame, layer) < 1e-7).all()
     assert (distance(bp.RoutingGame, layer, **EXACT) < 1e-7).all()
@@ -39,14 +40,62 @@ def test_rescaled_neurons(name):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_permuted_copy(name):
     """A generic network against its own permuted copy: H is large, H_perm is 0."""
-    model, x = make(name)
-    twin = bp.transforms.permute_neurons(model, x, seed=2)
+    model, x, first = make(name)
+    twin = bp.transforms.permute_neurons(first, x, seed=2)
     assert torch.allclose(twin(x), model(x))
-    first = bp.capture(model, x)
     for game in (bp.StoppingGame, bp.RoutingGame):
         a, b = (game(network).play(x, 0) for network in (first, first.on(twin)))
         assert (bp.hellinger(a, b).distance > 0.05).all()
         assert (bp.hellinger(a, b, invariant="permutation").distance < 1e-6).all()
+
+
+SPELLINGS = [
+    "spelled out",
+    "fused, boolean",
+    "einsum",
+    "right",
+    "grouped, spelled out",
+    "no projection",
+    "talking heads",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_permuted_attention(name):
+    """Other spellings of attention, with masks, shared keys, tokens as values, and weights that mix heads."""
+    block, first, flat, _ = drawn(name, 1, 0.0)
+    x = block.shaped(flat)
+    twin = bp.transforms.permute_neurons(first, x, seed=2)
+    assert torch.allclose(twin(x), block(x))
+    a, b = (bp.RoutingGame(network).play(x, 0) for network in (first, first.on(twin)))
+    assert (bp.hellinger(a, b).distance > 0.05).all()
+    assert (bp.hellinger(a, b, invariant="permutation").distance < 1e-6).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shufflenet_v2_x0_5"])
+def test_permuted_families(name):
+    """Shuffled copies of torchvision's networks compute the same: nothing moves that must not."""
+    import torchvision.models as models
+
+    model, x = lively(getattr(models, name)(weights=None, num_classes=10), 64), photo(1, 64)
+    with torch.no_grad():
+        for parameter in model.parameters():  # no two channels alike, biases and norms included
+            parameter.add_(0.02 * torch.randn_like(parameter))
+        twin = bp.transforms.permute_neurons(model, x, seed=1)
+        assert_near(twin(x), model(x), 1e-9)
+    moved = [not torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True)]
+    assert sum(moved) > 0.9 * len(moved)
+
+
+@pytest.mark.parametrize("name", ["cnn", "groups of a convolution", "depthwise", "rows second"])
+def test_rescaled_groups(name):
+    """Positive factors through groups, norms and transposed weights leave the function as it is."""
+    model, x, network = make(name)
+    twin = bp.transforms.rescale_neurons(network, x, seed=1)
+    assert torch.allclose(twin(x), model(x))
+    assert not torch.equal(next(twin.parameters()), next(model.parameters()))
 
 
 def by_hand(model, heads, queries, values):
@@ -79,9 +128,8 @@ def test_heads_by_hand(fused):
     assert (bp.hellinger(a, b, invariant="permutation").distance < 1e-6).all()
 
 
-def families(model, x):
+def families(network, x):
     """Sizes of the families of a network: a number for channels, nested lists for cells."""
-    network = bp.capture(model, x)
     found = channels_of(network, network.check({0: x}))
 
     def sizes(members):
@@ -109,7 +157,8 @@ def families(model, x):
 )
 def test_what_may_move(name, expected):
     """S33: input, output and tokens never; everything else that makes no difference does."""
-    assert families(*make(name)) == expected
+    _, x, network = make(name)
+    assert families(network, x) == expected
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -117,8 +166,9 @@ def test_heads_that_differ_stay(fused):
     """A mask of its own tells heads apart: only their features change places."""
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     masked = Transformer(fused, mask=True).double().eval()
-    assert families(masked, x) == [6, 3, 3, 3, 3, 8]
-    assert torch.allclose(bp.transforms.permute_neurons(masked, x, seed=1)(x), masked(x))
+    network = bp.capture(masked, x)
+    assert families(network, x) == [6, 3, 3, 3, 3, 8]
+    assert torch.allclose(bp.transforms.permute_neurons(network, x, seed=1)(x), masked(x))
 
 
 def test_never_larger():
@@ -130,33 +180,33 @@ def test_never_larger():
 
 
 def test_given_permutation():
-    model, x = make("mlp")
-    twin = bp.transforms.permute_neurons(model, x, {"0": torch.tensor([1, 0, 2, 3, 4, 5, 7, 6])})
+    model, x, network = make("mlp")
+    twin = bp.transforms.permute_neurons(network, x, {"0": torch.tensor([1, 0, 2, 3, 4, 5, 7, 6])})
     assert torch.equal(twin[0].weight[0], model[0].weight[1]) and torch.equal(
         twin[2].weight[:, 7], model[2].weight[:, 6]
     )
     assert torch.equal(twin[4].weight, model[4].weight)
     with pytest.raises(ValueError, match="once"):
-        bp.transforms.permute_neurons(model, x, {"0": torch.zeros(8, dtype=torch.long)})
+        bp.transforms.permute_neurons(network, x, {"0": torch.zeros(8, dtype=torch.long)})
     with pytest.raises(ValueError, match="stay"):
-        bp.transforms.permute_neurons(model, x, {"4": torch.tensor([1, 0, 2])})
+        bp.transforms.permute_neurons(network, x, {"4": torch.tensor([1, 0, 2])})
     with pytest.raises(ValueError, match="positive"):
-        bp.transforms.rescale_neurons(model, x, {"0": -1.0})
+        bp.transforms.rescale_neurons(network, x, {"0": -1.0})
 
 
 def test_given_heads():
     """Whole heads may be moved by the order of one layer, and what belongs to them follows; torn ones are refused."""
     model, x = Transformer(packed=False).double().eval(), torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    for name in ("v",):
-        twin = bp.transforms.permute_neurons(model, x, {name: torch.tensor([4, 3, 5, 0, 1, 2])})
-        assert torch.allclose(twin(x), model(x))
-        assert torch.equal(twin.k.weight[3], model.k.weight[0])
-        assert torch.equal(twin.out.weight[:, 3], model.out.weight[:, 0])
+    network = bp.capture(model, x)
+    twin = bp.transforms.permute_neurons(network, x, {"v": torch.tensor([4, 3, 5, 0, 1, 2])})
+    assert torch.allclose(twin(x), model(x))
+    assert torch.equal(twin.k.weight[3], model.k.weight[0])
+    assert torch.equal(twin.out.weight[:, 3], model.out.weight[:, 0])
     with pytest.raises(ValueError, match="keeps together"):
-        bp.transforms.permute_neurons(model, x, {"v": torch.tensor([3, 1, 2, 0, 4, 5])})
+        bp.transforms.permute_neurons(network, x, {"v": torch.tensor([3, 1, 2, 0, 4, 5])})
     with pytest.raises(ValueError, match="fixed"):
-        bp.transforms.rescale_neurons(model, x, {"q": 2.0})
-    packed = Transformer().double().eval()
+        bp.transforms.rescale_neurons(network, x, {"q": 2.0})
+    _, x, packed = make("transformer, fused")
     with pytest.raises(ValueError, match="tied"):  # queries without their keys
         bp.transforms.permute_neurons(packed, x, {"qkv": torch.tensor([1, 0, *range(2, 18)])})
 

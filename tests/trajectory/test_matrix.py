@@ -1,5 +1,6 @@
 """All pairs at once: the numbers of the pairs one by one, with the kernels of one node at a time."""
 
+import functools
 import weakref
 
 import pytest
@@ -15,6 +16,11 @@ NAMES = ("distance", "bc", "surviving", "cemetery_overlap")
 def mlp(depth=6):
     layers = [layer for _ in range(depth) for layer in (nn.Linear(4, 4), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(4, 3)).double().eval()
+
+
+@functools.cache
+def mixed():
+    return bp.capture(Mixed().double().eval(), torch.randn(2, 3, 3, dtype=torch.float64))
 
 
 def images(n, *shape):
@@ -34,8 +40,8 @@ def same(matrix, rows, columns):
 @pytest.mark.parametrize("game, options", GAMES)
 def test_equals_pairs(game, options):
     """Two models, several inputs, one and several targets; a play on both sides has distance 0 from itself."""
-    model = Mixed().double().eval()
-    first, second = game(model, **options), game(perturbed(model), **options)
+    network = mixed()
+    first, second = game(network, **options), game(network.on(perturbed(network.model)), **options)
     x = images(3, 3, 3)
     rows = [first.play(x[0], 0).release(), first.play(x[1], 1), second.play(x[2], 0)]
     columns = [second.play(x[1], 0).release(), rows[1], second.play(x[0], 2)]

@@ -138,7 +138,7 @@ def test_attention(mode):
 
 
 @pytest.mark.parametrize(
-    "name", ["patches, packed", "spelled out", "grouped, fused", "non-negative values", "talking heads"]
+    "name", ["patches, packed", "grouped, fused", "non-negative values", "talking heads"]
 )
 def test_attention_forms(name):
     """Other spellings, with two and three tokens, and the Stopping Game."""

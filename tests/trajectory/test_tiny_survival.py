@@ -54,7 +54,7 @@ class Residual(nn.Module):
 
 SHAPES = {mlp: (2, WIDE), cnn: (1, WIDE, 4, 4), Residual: (2, 2, WIDE)}
 GAMES = {"stopping": (bp.StoppingGame, {}), "routing": (bp.RoutingGame, {"epsilon": 0.5})}
-DEPTHS = {"below 1e-30": (10, 1e-5, -70.0), "below 1e-300": (19, 1e-18, -691.0)}
+DEPTHS = {"below 1e-30": (5, 1e-10, -70.0), "below 1e-300": (19, 1e-18, -691.0)}
 
 
 CASES = [

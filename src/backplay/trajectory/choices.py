@@ -16,8 +16,8 @@ from torch import Tensor
 from backplay.kernels.attention import ValueRouting
 from backplay.kernels.kernel import WALK
 from backplay.kernels.linear import RoutingLinear, Sharing
-from backplay.kernels.rows import gather
-from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, StreamKernel
+from backplay.kernels.rows import at, gather
+from backplay.kernels.streams import Contributions, Stream, part
 from backplay.network import Node
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Mix
@@ -50,7 +50,7 @@ def try_linear(sampled: Sampled, node: Affine, kernel: RoutingLinear) -> Tensor:
     gains = [
         _try_stream(
             sampled,
-            _stream(kernel, side),
+            kernel.stream(side),
             _contributions(sampled.play, node, sampled.states, side),
             _scores(kernel.contributions, sampled.states, sampled.play.values[node].shape, side),
             None if absorbed is None else side * absorbed,
@@ -65,7 +65,7 @@ def try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
     payoff = _contributions(sampled.play, node, sampled.states, 1)
     shape = sampled.play.values[node].shape
     index, row = gather(kernel.linear, kernel.weight, sampled.states, (kernel.value.shape, shape))
-    inverse = _at(kernel.inverse, sampled.states, shape)
+    inverse = at(kernel.inverse, sampled.states, shape)
     return _try_choice(sampled, payoff, (row * kernel.value.flatten()[index]).double() * inverse[:, None])
 
 
@@ -82,7 +82,7 @@ def try_attention(sampled: Sampled, node: Attention, kernel: ValueRouting) -> Te
         gains.append(
             _try_stream(
                 sampled,
-                _stream(kernel, side),
+                kernel.stream(side),
                 weights * worth,
                 (tried * shown).double(),
                 None if bias is None else side * bias,
@@ -100,7 +100,7 @@ def _try_input(sampled: Sampled, node: Attention, kernel: ValueRouting, keys: Te
     chosen = keys.gather(1, draws.argmax(1, keepdim=True))[:, 0]
     names = torch.arange(total.numel(), dtype=torch.float64, device=keys.device).view(total.shape)
     states = node.through(names, play.values).flatten()[chosen].long()
-    size = _at(total, states, total.shape)[:, None]
+    size = at(total, states, total.shape)[:, None]
     policy = torch.where(size > 0, _scores(kernel.projection, states, total.shape, side) / size, 0)
     return _try_choice(sampled, _contributions(play, node.projection, states, side), policy)
 
@@ -114,14 +114,14 @@ def _try_choice(sampled: Sampled, payoff: Tensor, policy: Tensor) -> Tensor:
 def _try_stream(sampled: Sampled, stream: Stream, payoff: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
     """A stream state: outside option and absorbed bias are actions beside the contributions."""
     modes, states, shape = sampled.play.game.modes, sampled.states, sampled.play.values[sampled.node].shape
-    entry, leak = _at(stream.entry, states, shape), stream.leak()
-    policy = scores * _at(stream.coefficient(WALK), states, shape)[:, None]
-    leaks = _at(leak, states, shape) if leak is not None else torch.zeros_like(entry)
-    outside = _at(stream.outside(), states, shape) - leaks
+    entry, leak = at(stream.entry, states, shape), stream.leak()
+    policy = scores * at(stream.coefficient(WALK), states, shape)[:, None]
+    leaks = at(leak, states, shape) if leak is not None else torch.zeros_like(entry)
+    outside = at(stream.outside(), states, shape) - leaks
     policy = torch.cat([policy, outside[:, None], leaks[:, None]], 1) / entry.clamp(min=1e-300)[:, None]
     absorbed = torch.zeros_like(entry)
     if leak is not None and bias is not None:
-        absorbed = _at(bias, states, shape).clamp(min=0)
+        absorbed = at(bias, states, shape).clamp(min=0)
     alive = (payoff.sum(1) > 0) & (entry > 0)  # an empty stream, and one that is never entered, decide nothing
     payoff = torch.cat([payoff, torch.full_like(entry, modes.epsilon)[:, None], absorbed[:, None]], 1)
     return torch.where(alive, _soft_gain(payoff, policy, modes.tau, sampled.generator), 0.0)
@@ -171,26 +171,10 @@ def _key_bias(node: Attention, play: Play) -> Tensor | None:
 # ---------------------------------------------------------------- policies, from the kernels
 
 
-def _stream(kernel: StreamKernel, side: int) -> Stream:
-    stream = kernel.plus if side > 0 else kernel.minus
-    assert isinstance(stream, Stream)
-    return stream
-
-
 def _scores(given: Contributions, states: Tensor, shape: torch.Size, side: int) -> Tensor:
-    assert isinstance(given, (ByWeight, ByProduct))
-    if isinstance(given, ByWeight):
-        weight, sign = (given.positive if side > 0 else given.negative), 1
-    else:
-        weight, sign = given.weight, side
-    index, row = gather(given.linear, weight, states, (given.value.shape, shape))
-    return (sign * row * given.value.flatten()[index]).clamp(min=0).double()
-
-
-def _at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
-    if not isinstance(value, Tensor):
-        return torch.full(states.shape, value, dtype=torch.float64, device=states.device)
-    return value.expand(shape).flatten()[states].double()
+    linear, weight, value, sign = part(given, side)
+    index, row = gather(linear, weight, states, (value.shape, shape))
+    return (sign * row * value.flatten()[index]).clamp(min=0).double()
 
 
 def _soft_gain(payoff: Tensor, policy: Tensor, tau: float, generator: torch.Generator) -> Tensor:
