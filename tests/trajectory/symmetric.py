@@ -133,6 +133,11 @@ def cnn():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6 * 9, 3))
 
 
+def coloured():
+    """Groups that read the colours of the image, which stay."""
+    return nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 3))
+
+
 IMAGE = (2, 3, 8, 8)
 NETWORKS = {
     "mlp": (mlp, (2, 5)),
@@ -143,6 +148,7 @@ NETWORKS = {
     "transformer, shared keys": (lambda: Transformer(heads=4, features=2, shared=2), IMAGE),
     "groups of a convolution": (Grouped, IMAGE),
     "groups that widen": (lambda: Grouped(2, times=2), IMAGE),
+    "groups of the input": (coloured, IMAGE),
     "depthwise": (lambda: Grouped(8), IMAGE),
     "groups of a norm": (lambda: Grouped(1, norm=4), IMAGE),
     "groups in groups": (lambda: Grouped(4, norm=2), IMAGE),

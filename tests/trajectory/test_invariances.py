@@ -148,6 +148,7 @@ def families(network, x):
         ("transformer, fused", [6, [2, 3, 3, 1], 8]),  # tokens; two heads of queries with keys, values, and a mark
         ("transformer, shared keys", [8, [2, 2, 2, 1], 8]),
         ("groups of a convolution", [[4, 2, 2], 6]),
+        ("groups of the input", [2, 2, 2]),
         ("depthwise", [[8, 1, 1], 6]),
         ("groups of a norm", [8, [4, 2], 6]),
         ("groups in groups", [[2, [2, 2, 2]], 6]),
