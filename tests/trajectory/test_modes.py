@@ -137,9 +137,7 @@ def test_attention(mode):
     assert (h.distance > 0.05).all() and h.bc.max() > 0.05
 
 
-@pytest.mark.parametrize(
-    "name", ["patches, packed", "grouped, fused", "non-negative values", "talking heads"]
-)
+@pytest.mark.parametrize("name", ["patches, packed", "grouped, fused", "non-negative values", "talking heads"])
 def test_attention_forms(name):
     """Other spellings, with two and three tokens, and the Stopping Game."""
     for game, walk in (
