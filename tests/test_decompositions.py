@@ -3,27 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import backplay as bp
 from closeness import array, assert_near, unscaled
+from enumerated import examples, solved, tensor
 from oracles import decompositions, strategies
-from oracles.dag import Dag, is_delicate, values
-
-
-def examples(n):
-    """`n` networks, the same in every run; they are small already, and shrinking would export hundreds more."""
-    return settings(
-        max_examples=n,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=list(HealthCheck),
-    )
-
+from oracles.dag import Dag
 
 MONOTONE = ("relu", "relu6", "leaky_relu", "elu", "sigmoid", "softplus", "gelu", "silu", "hardswish", "tanh")
 
@@ -37,7 +25,7 @@ def compare(dag, x, network, **options):
     """Every node with a path against the oracle; both streams non-negative."""
     nodes = dag.nodes()
     expected = [decompositions.decompose(nodes, sample, **options) for sample in x]
-    found = bp.decompose(network, torch.as_tensor(x).reshape(len(x), *dag.shape(0)), **options)
+    found = bp.decompose(network, tensor(dag, x), **options)
     for path, n in dag.addresses():
         plus, minus = streams(found[path])
         assert (plus >= 0).all() and (minus >= 0).all()
@@ -49,9 +37,8 @@ def compare(dag, x, network, **options):
 
 def drawn(data, dag):
     x = data.draw(strategies.inputs(dag, batch=2))
-    nodes = dag.nodes()
-    assume(not any(is_delicate(nodes, values(nodes, sample)) for sample in x))
-    return x, bp.capture(dag.module(), torch.as_tensor(x).reshape(2, *dag.shape(0)))
+    solved(dag, x)
+    return x, bp.capture(dag.module(), tensor(dag, x))
 
 
 @examples(25)

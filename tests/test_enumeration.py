@@ -5,43 +5,17 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, currently_in_test_context, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import backplay as bp
-from closeness import array, assert_near, unscaled
+from closeness import array, assert_near
+from enumerated import compare_play, draw_inputs, examples, require, solved, tensor
 from oracles import strategies
-from oracles.dag import GATES, Dag, is_delicate, values
-from oracles.walks import MINUS, PLUS, Routing, Stopping, count_trajectories, enumerate_walks
+from oracles.dag import GATES, Dag, values
+from oracles.walks import Routing, Stopping, count_trajectories, enumerate_walks
 
 LIMIT = 4000
-
-
-def examples(n):
-    """`n` networks, the same in every run; they are small already, and shrinking would export hundreds more."""
-    return settings(
-        max_examples=n,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=list(HealthCheck),
-    )
-
-
-def require(condition):
-    """Give up on a drawn network; a network written by hand has to be good."""
-    if currently_in_test_context():
-        assume(condition)
-    assert condition
-
-
-def solved(dag, x):
-    """Dense nodes and the values of each sample, or give up on inputs that a rounding error could change."""
-    nodes = dag.nodes()
-    found = [values(nodes, sample) for sample in x]
-    require(not any(is_delicate(nodes, v) for v in found))
-    return nodes, found
 
 
 def enumerated(walks, targets):
@@ -50,32 +24,8 @@ def enumerated(walks, targets):
     return [enumerate_walks(w, t) for w, t in zip(walks, targets, strict=True)]
 
 
-def tensor(dag, x):
-    return torch.as_tensor(x).reshape(len(x), *dag.shape(0))
-
-
 def compare(play, outcomes, dag, found, targets):
-    """Value, occupation of both players, difference, marginal and ends of a play, at every node with a path."""
-    logits = [v[-1][t] for v, t in zip(found, targets, strict=True)]
-    assert_near(play.value, logits, scale=np.abs(logits).max() + 1, what="value")
-    for path, n in dag.addresses():
-        occupation = play.occupation(path)
-        expected = np.stack([o.occupation[n] for o in outcomes])
-        largest = expected.max()
-        plus = unscaled(occupation.plus, occupation.log_scale)
-        minus = unscaled(occupation.minus, occupation.log_scale)
-        assert_near(plus, expected[:, PLUS], scale=largest, what=f"Γ₊ at {path}")
-        assert_near(minus, expected[:, MINUS], scale=largest, what=f"Γ₋ at {path}")
-        difference = np.stack([o.difference(n) for o in outcomes])
-        scale = np.abs(difference).max() + 1e-3 * largest
-        signed = unscaled(occupation.difference, occupation.difference_log_scale)
-        assert_near(signed, difference, scale=scale, what=f"Γ₊ − Γ₋ at {path}")
-        marginal = np.stack([o.marginal[n] for o in outcomes])
-        assert_near(play.marginal(path), marginal, scale=1.0, what=f"marginal at {path}")
-    assert_near(play.cemetery, [o.cemetery for o in outcomes], scale=1.0, what="cemetery")
-    assert_near(play.constant, [o.constant for o in outcomes], scale=1.0, what="constant")
-    health = play.health()
-    assert health.ok, health
+    compare_play(play, outcomes, [v[-1][t] for v, t in zip(found, targets, strict=True)], dag.addresses())
 
 
 def input_difference(outcomes):
@@ -112,8 +62,7 @@ def play_routing(network, dag, x, targets, options):
 
 def both_games(data, dag):
     """Draw an input, targets and options; play both games on one capture."""
-    x = data.draw(strategies.inputs(dag, batch=2))
-    targets = [data.draw(st.integers(0, dag.size(len(dag.steps) - 1) - 1)) for _ in x]
+    x, targets = draw_inputs(data, dag)
     solved(dag, x)
     network = bp.capture(dag.module(), tensor(dag, x))
     play_stopping(network, dag, x, targets)

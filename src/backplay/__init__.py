@@ -22,7 +22,8 @@ from backplay.methods import MethodInfo, explain, methods
 from backplay.network import Network, Node, capture
 from backplay.trajectory import bounds
 from backplay.trajectory.certify import Certificate, certify
-from backplay.trajectory.hellinger import Hellinger, HellingerMatrix, hellinger, hellinger_matrix
+from backplay.trajectory.hellinger import Hellinger, hellinger
+from backplay.trajectory.matrix import HellingerMatrix, hellinger_matrix
 
 __version__ = "0.1.0"
 

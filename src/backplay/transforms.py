@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from backplay.errors import InputError, UnsupportedError
 from backplay.games.inputs import Inputs, read_inputs
 from backplay.network import Network, capture
-from backplay.network.channels import _BASE, Channels, Place
+from backplay.network.channels import Channels
+from backplay.network.families import Branch, Forest, Leaf, Member
+from backplay.network.ledger import Place, matching, present, renamed
 from backplay.network.nodes import Affine
 from backplay.values.forward import Values
 
@@ -21,65 +23,83 @@ Permutations = Mapping[str, Tensor]
 
 
 def channels_of(network: Network, inputs: dict[Any, Any]) -> Channels:
-    """Which neurons of a network may change places, seen on an input."""
+    """The channels of a network, seen on the first sample of an input."""
+    first = {k: v[:1] if isinstance(v, Tensor) and v.ndim else v for k, v in inputs.items()}
     with torch.inference_mode(False), torch.no_grad():
-        return Channels(network, Values(network, inputs, network.weights()))
+        return Channels(network, Values(network, first, network.weights()))
 
 
-def permute_neurons(model: nn.Module, x: Inputs, permutations: Permutations | None = None, seed: int = 0) -> nn.Module:
+def permute_neurons(
+    model: nn.Module | Network, x: Inputs, permutations: Permutations | None = None, seed: int = 0
+) -> nn.Module:
     """A copy of the model with hidden channels in another order; it computes the same.
 
     `permutations` maps the name of a layer to the order of its outputs (new channel `k` is the old `order[k]`), for
-    all layers that share its channels through sums; None draws one for every group of channels that may move.
+    all channels that are tied to them by sums and scores; where whole heads or groups of a convolution move, all that
+    belongs to them follows. None draws an order for everything that may move.
 
     >>> twin = bp.transforms.permute_neurons(model, x, seed=3)
     """
     channels = _analysed(model, x)
-    orders: dict[int, Tensor] = {}
+    forest = Forest(channels.ledger, channels.signatures())
+    source = torch.arange(len(channels.ledger))
     if permutations is None:
         generator = torch.Generator().manual_seed(seed)
-        for g in channels.free():
-            orders[g] = _random_order(channels.groups[g].block, generator)
+        for members in forest.families():
+            shuffle(source, members, members, generator)
     for name, order in (permutations or {}).items():
-        g = channels.of(name)
-        _check_order(name, order, channels, g)
-        orders[g] = order.long().cpu()
-    return permuted(model, channels, orders)
+        _follow(source, forest, name, channels.of(name), order)
+    return permuted(channels.network.model, channels, source)
 
 
-def permuted(model: nn.Module, channels: Channels, orders: Mapping[int, Tensor]) -> nn.Module:
-    """A copy of the model with the channels of each group in the given order."""
+def permuted(model: nn.Module, channels: Channels, source: Tensor) -> nn.Module:
+    """A copy of the model in which channel `c` takes over what channel `source[c]` was."""
     twin = copy.deepcopy(model)
     tensors = dict(twin.named_parameters()) | dict(twin.named_buffers())
     with torch.no_grad():
-        for place in channels.places:
-            source = order_along(place, orders)
-            if source is not None:
-                tensor = tensors[place.parameter]
-                tensor.copy_(tensor.index_select(place.axis, source.to(tensor.device)))
+        for place in sorted(channels.places, key=lambda p: p.labels.ndim):  # rows before the columns of each row
+            tensor = tensors[place.parameter]
+            if place.labels.ndim == 1:
+                tensor.copy_(tensor.index_select(place.axis, place.order(source).to(tensor.device)))
+                continue
+            rows = next(p for p in channels.places if p.parameter == place.parameter and p.axis == 0).order(source)
+            order = matching(place.labels[rows], renamed(place.labels, source)).to(tensor.device)
+            tensor.copy_(tensor.gather(1, order.view(*order.shape, *[1] * (tensor.ndim - 2)).expand(tensor.shape)))
     return twin
 
 
-def order_along(place: Place, orders: Mapping[int, Tensor]) -> Tensor | None:
-    """Where each position of a parameter's axis takes its entry from; None where nothing moves."""
-    labels = place.labels
-    source = torch.arange(len(labels))
-    for g in torch.unique(labels[labels > 0] // _BASE).tolist():
-        if g not in orders:
-            continue
-        here = ((labels > 0) & (labels // _BASE == g)).nonzero()[:, 0]
-        channel = labels[here] % _BASE - 1
-        # a channel may hold several positions (behind a flatten): they keep their order
-        sort = torch.argsort(channel, stable=True)
-        present = torch.unique(channel)
-        table = here[sort].view(len(present), -1)
-        row = torch.empty(len(orders[g]), dtype=torch.long)
-        row[present] = torch.arange(len(present))
-        source[table.flatten()] = table[row[orders[g][present]]].flatten()
-    return None if torch.equal(source, torch.arange(len(labels))) else source
+def shuffle(source: Tensor, to: Sequence[Member], members: Sequence[Member], generator: torch.Generator) -> None:
+    """Members in a random order; what lies in them too."""
+    order = torch.randperm(len(members), generator=generator).tolist()
+    for left, k in zip(to, order, strict=True):
+        right = members[k]
+        if isinstance(left, Leaf) and isinstance(right, Leaf):
+            source[list(left.channels)] = torch.tensor(right.channels)
+        elif isinstance(left, Branch) and isinstance(right, Branch):
+            for inner, others in zip(left.inner, right.inner, strict=True):
+                shuffle(source, inner, others, generator)
 
 
-def rescale_neurons(model: nn.Module, x: Inputs, factors: Factors | None = None, seed: int = 0) -> nn.Module:
+def _follow(source: Tensor, forest: Forest, name: str, channels: Sequence[int], order: Tensor) -> None:
+    """Write a given order of a layer's channels into `source`, with all that has to move along."""
+    if not channels:
+        raise InputError(f"{name!r} has no channels that could change places: input and output stay.")
+    if sorted(order.tolist()) != list(range(len(channels))):
+        raise InputError(
+            f"the order of {name!r} must hold each of 0 … {len(channels) - 1} once, got {tuple(order.shape)}."
+        )
+    wanted = {channels[k]: channels[int(o)] for k, o in enumerate(order)}
+    try:
+        for c, taken in forest.carried(wanted).items():
+            source[c] = taken
+    except ValueError as error:
+        raise InputError(
+            f"the order of {name!r} moves channels that must stay, or tears apart what keeps together: tied channels, "
+            "attention heads, groups of a convolution."
+        ) from error
+
+
+def rescale_neurons(model: nn.Module | Network, x: Inputs, factors: Factors | None = None, seed: int = 0) -> nn.Module:
     """A copy of the model whose hidden channels are `factor > 0` times as large; what reads them divides by it.
 
     With positively homogeneous gates (ReLU, LeakyReLU, max) it computes the same. `factors` maps the name of a layer to
@@ -88,36 +108,47 @@ def rescale_neurons(model: nn.Module, x: Inputs, factors: Factors | None = None,
     >>> twin = bp.transforms.rescale_neurons(model, x, {"features.0": 3.0})
     """
     channels = _analysed(model, x)
-    sizes: dict[int, Tensor] = {}
+    model = channels.network.model
+    forest = Forest(channels.ledger, channels.signatures())
+    unit = {c: u for u, tied in forest.units.items() for c in tied}
+    fixed = forest.held | {unit[c] for c in channels.ledger.bound}
+    sizes = torch.ones(len(channels.ledger), dtype=torch.float64)
     if factors is None:
-        generator = torch.Generator().manual_seed(seed)
-        for g in channels.free():
-            drawn = torch.exp(torch.rand(channels.groups[g].size, generator=generator, dtype=torch.float64) * 2 - 1)
-            sizes[g] = torch.where(channels.groups[g].block < 0, 1.0, drawn)
+        rigid = fixed | {unit[c] for p in channels.places if not _scales(model, p) for c in present(p.labels)}
+        drawn = torch.exp(torch.rand(len(sizes), generator=torch.Generator().manual_seed(seed)).double() * 2 - 1)
+        for u in forest.units.keys() - rigid:
+            sizes[forest.units[u]] = drawn[u]
     for name, factor in (factors or {}).items():
-        g = channels.of(name)
-        if g < 0 or bool((channels.groups[g].block < 0).any()):
+        named = channels.of(name)
+        if not named or any(unit[c] in fixed for c in named):
             raise InputError(f"the channels of {name!r} are fixed: input, output and what depends on constants stay.")
-        size = torch.as_tensor(factor, dtype=torch.float64).expand(channels.groups[g].size)
+        size = torch.as_tensor(factor, dtype=torch.float64).expand(len(named))
         if not bool((size > 0).all()):
             raise InputError(f"factors of {name!r} must be positive, got {factor}.")
-        sizes[g] = size
+        for c, f in zip(named, size.tolist(), strict=True):
+            sizes[forest.units[unit[c]]] = f
     return _rescaled(model, channels, sizes)
 
 
-def _rescaled(model: nn.Module, channels: Channels, sizes: Mapping[int, Tensor]) -> nn.Module:
+def _scales(model: nn.Module, place: Place) -> bool:
+    return isinstance(place.node, Affine) or _is_norm(model, place.parameter)
+
+
+def _rescaled(model: nn.Module, channels: Channels, sizes: Tensor) -> nn.Module:
     twin = copy.deepcopy(model)
     tensors = dict(twin.named_parameters()) | dict(twin.named_buffers())
     normed = {id(p.node) for p in channels.places if _is_norm(twin, p.parameter)}
     with torch.no_grad():
         for place in channels.places:
-            factor = _along(place, sizes)
+            factor = torch.where(place.labels > 0, sizes[(place.labels - 1).clamp(min=0)], 1.0)
             if bool((factor == 1).all()):
                 continue
             tensor = tensors[place.parameter]
             power = _power(twin, place, id(place.node) in normed)
             view = [-1 if d == place.axis else 1 for d in range(tensor.ndim)]
-            tensor.mul_(factor.pow(power).to(tensor.dtype).view(view))
+            if factor.ndim == 2:  # the columns of a grouped convolution
+                view = [*factor.shape, *[1] * (tensor.ndim - 2)]
+            tensor.mul_(factor.pow(power).to(tensor).view(view))
     return twin
 
 
@@ -128,7 +159,7 @@ def _power(model: nn.Module, place: Place, normed: bool) -> int:
         if isinstance(place.node, Affine):  # folded: the norm's own scale and shift size the outputs
             return int(kind in ("weight", "bias"))
         return int(kind in ("running_mean", "bias"))
-    if not isinstance(place.node, Affine):
+    if not _scales(model, place):
         raise UnsupportedError(f"{place.parameter!r} acts on the channels; only affine layers and batch norms rescale.")
     if not place.makes:
         return -1
@@ -140,35 +171,7 @@ def _is_norm(model: nn.Module, parameter: str) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _along(place: Place, sizes: Mapping[int, Tensor]) -> Tensor:
-    factor = torch.ones(len(place.labels), dtype=torch.float64)
-    for g, size in sizes.items():
-        here = (place.labels > 0) & (place.labels // _BASE == g)
-        factor[here] = size[place.labels[here] % _BASE - 1]
-    return factor
-
-
-def _analysed(model: nn.Module, x: Inputs) -> Channels:
+def _analysed(model: nn.Module | Network, x: Inputs) -> Channels:
     inputs = read_inputs(x)
-    network = capture(model, inputs)
+    network = model if isinstance(model, Network) else capture(model, inputs)
     return channels_of(network, network.check(inputs))
-
-
-def _random_order(block: Tensor, generator: torch.Generator) -> Tensor:
-    order = torch.arange(len(block))
-    for b in torch.unique(block).tolist():
-        here = (block == b).nonzero()[:, 0]
-        order[here] = here[torch.randperm(len(here), generator=generator)]
-    return order
-
-
-def _check_order(name: str, order: Tensor, channels: Channels, g: int) -> None:
-    if g < 0:
-        raise InputError(f"{name!r} has no channels that could change places: input and output stay.")
-    block = channels.groups[g].block
-    if sorted(order.tolist()) != list(range(len(block))):
-        raise InputError(
-            f"the order of {name!r} must hold each of 0 … {len(block) - 1} once, got {tuple(order.shape)}."
-        )
-    if not torch.equal(block[order.long().cpu()], block):
-        raise InputError(f"the order of {name!r} moves channels that must stay, or between attention heads.")

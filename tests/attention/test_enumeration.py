@@ -6,11 +6,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import backplay as bp
-from closeness import assert_near, unscaled
+from closeness import assert_near
+from enumerated import compare_play, examples
 from oracles.attention import CLASSES, PIXELS, Block, Form, RoutingWalk, StoppingWalk, describe, is_delicate
 from oracles.strategies import routing_options
 from oracles.walks import MINUS, PLUS, enumerate_walks
@@ -38,18 +39,6 @@ COMPOSITE = [name for name, form in FORMS.items() if form.values == "projection"
 PLAIN = [name for name in FORMS if name not in COMPOSITE]
 
 
-def examples(n):
-    """`n` sets of weights, the same in every run."""
-    return settings(
-        max_examples=n,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=list(HealthCheck),
-    )
-
-
 @functools.cache
 def captured(name):
     """A block and its network, captured once: new weights are seen at the next play (S1)."""
@@ -68,27 +57,8 @@ def drawn(name, seed, zeros):
 
 
 def compare(play, outcomes, samples, targets):
-    """Value, both players, difference, marginal and ends at every module."""
     logits = [s.values[-1][t] for s, t in zip(samples, targets, strict=True)]
-    assert_near(play.value, logits, scale=np.abs(logits).max() + 1, what="value")
-    for path, n in samples[0].paths.items():
-        occupation = play.occupation(path)
-        expected = np.stack([o.occupation[n] for o in outcomes])
-        largest = expected.max() + 1e-6  # a unit of mass stands at the root, so rounding leaves 1e-17 of it anywhere
-        for player, found in ((PLUS, occupation.plus), (MINUS, occupation.minus)):
-            found = unscaled(found, occupation.log_scale)
-            assert_near(found, expected[:, player], scale=largest, what=f"Γ of player {player} at {path}")
-        difference = np.stack([o.difference(n) for o in outcomes])
-        scale = np.abs(difference).max() + 1e-3 * largest + 1e-6
-        signed = unscaled(occupation.difference, occupation.difference_log_scale)
-        assert_near(signed, difference, scale=scale, what=f"Γ₊ − Γ₋ at {path}")
-        marginal = np.stack([o.marginal[n] for o in outcomes])
-        assert_near(play.marginal(path), marginal, scale=1.0, what=f"marginal at {path}")
-    assert_near(play.cemetery, [o.cemetery for o in outcomes], scale=1.0, what="cemetery")
-    assert_near(play.constant, [o.constant for o in outcomes], scale=1.0, what="constant")
-    health = play.health()
-    assert health.ok and health.mass_error < 1e-10, health
-    assert_near(health.bias_leak, max(o.bias_leak for o in outcomes), scale=1.0, what="bias leak")
+    compare_play(play, outcomes, logits, samples[0].paths.items(), slack=1e-6)
 
 
 def play_stopping(block, network, x, samples, targets):

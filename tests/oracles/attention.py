@@ -411,9 +411,18 @@ class RoutingWalk(Routing):
             return super().gate(node, state)
         return gelu_moves(self, node, state)
 
-    def mix(self, node, state):
+    def shares(self, node):
         """S18, S23: weights that are further linear maps of a softmax may be signed, whatever their numbers are."""
-        return self.affine(node, state) if node.data.get("signed") else super().mix(node, state)
+        return not node.data.get("signed") and super().shares(node)
+
+    def has_streams(self, node):
+        return node.kind == "composite" or super().has_streams(node)
+
+    def is_empty(self, node, j, sign):
+        """The composite's streams are those of the values that it mixes."""
+        if node.kind != "composite":
+            return super().is_empty(node, j, sign)
+        return not any(self.key_scores(node, j, sign).values())
 
     def composite(self, node, state):
         if len(state) == 5:
@@ -421,7 +430,7 @@ class RoutingWalk(Routing):
         if len(state) == 4:
             return self.key_choice(node, state)
         n, j, player = state
-        empty = [not any(self.key_scores(node, j, sign).values()) for sign in (PLUS, MINUS)]
+        empty = [self.is_empty(node, j, sign) for sign in (PLUS, MINUS)]
         if all(empty):
             return [(cemetery("empty"), 1.0, 1.0)]
         if any(empty) and self.empty_stream == "reroute":

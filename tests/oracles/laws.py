@@ -14,22 +14,14 @@ DAGGER = ("†",)
 def moves(walk, state):
     """`(next state, probability)`, empty streams spelled out as states."""
     node = walk.nodes[state[0]]
-    if len(state) == 4 and not walk.contributions(node, state[1], state[3]).any():
+    if len(state) == 4 and walk.is_empty(node, state[1], state[3]):
         return [(DAGGER, 1.0)]
     found = walk.transitions(state)
     empty = [to for to, _, _ in found if to == ("†", "empty")]
-    if empty and node_has_streams(walk, node) and len(state) == 3:
+    if empty and len(state) == 3 and walk.has_streams(node):
         n, j, player = state
         return [((n, j, player, PLUS), 0.5), ((n, j, other(player), MINUS), 0.5)]
     return [(DAGGER if to[0] == "†" else to, p) for to, p, _ in found if p > 0]
-
-
-def node_has_streams(walk, node):
-    if walk.game != "routing":
-        return False
-    if node.kind == "affine":
-        return True
-    return node.kind == "mix" and not (walk.nodes[node.inputs[0]].non_negative and (node.data["weight"] >= 0).all())
 
 
 def law(walk, target, limit=50_000):

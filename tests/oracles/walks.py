@@ -39,6 +39,10 @@ class Walk:
     def operand(self, node, k=0):
         return self.values[node.inputs[k]]
 
+    def has_streams(self, node):
+        """Whether a sign oracle stands at a node."""
+        return False
+
     def max(self, node, state):
         """S7: the winner of smallest index, discount 1."""
         _, j, player = state
@@ -145,7 +149,7 @@ class Routing(Walk):
         if len(state) == 4:
             return self.stream(node, state)
         n, j, player = state
-        empty = [not self.contributions(node, j, sign).any() for sign in (PLUS, MINUS)]
+        empty = [self.is_empty(node, j, sign) for sign in (PLUS, MINUS)]
         if all(empty):
             return [(cemetery("empty"), 1.0, 1.0)]
         if any(empty) and self.empty_stream == "reroute":
@@ -156,6 +160,17 @@ class Routing(Walk):
             to = cemetery("empty") if empty[sign] else (n, j, turn, sign)
             moves.append((to, 0.5, discount))
         return moves
+
+    def has_streams(self, node):
+        return node.kind == "affine" or (node.kind == "mix" and not self.shares(node))
+
+    def shares(self, node):
+        """S18: a mix of non-negative things with non-negative weights has one stream."""
+        return self.nodes[node.inputs[0]].non_negative and (node.data["weight"] >= 0).all()
+
+    def is_empty(self, node, j, sign):
+        """Whether a stream holds nothing (S16)."""
+        return not self.contributions(node, j, sign).any()
 
     def contributions(self, node, j, sign):
         """[c_ij]^σ for every predecessor i (S12)."""
@@ -181,7 +196,7 @@ class Routing(Walk):
 
     def mix(self, node, state):
         """S18: one stream where weights and operand are non-negative; an affine node otherwise."""
-        if not (self.nodes[node.inputs[0]].non_negative and (node.data["weight"] >= 0).all()):
+        if not self.shares(node):
             return self.affine(node, state)
         _, j, player = state
         scores = [c ** (1.0 / self.tau) if c > 0 else 0.0 for c in self.contributions(node, j, PLUS)]

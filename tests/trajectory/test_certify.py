@@ -1,5 +1,7 @@
 """Nobody gains by deviating once; a tampered policy is caught (thm:forward-stopping, thm:routing-forward)."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,8 @@ from torch import nn
 import backplay as bp
 from backplay.kernels.kernel import Stopping, Winner
 from backplay.kernels.linear import RoutingLinear
+from backplay.network.attention import Attention
+from modes import hand
 
 
 def model(gate):
@@ -60,6 +64,69 @@ def test_tampered_policies_are_caught(gate, kind):
         if kind == "linear" and isinstance(kernel, RoutingLinear):
             kernel.contributions.value = kernel.contributions.value.roll(1, -1)
     assert bp.certify(play) > 1e-4
+
+
+TOKENS = torch.randn(2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+ATTENTION = [
+    {},
+    {"epsilon": 0.0, "tau": 0.5},
+    {"epsilon": 0.05, "tau": 2.0, "bias": "absorb", "empty_stream": "reroute"},
+    {"tau": 0.5, "tau_forward": True},
+    {"attention_risk": -3.0, "input_variance": 0.5, "attention_score": "logit"},
+    {"risk": -0.5, "input_variance": 0.1, "tau": 1.5},
+]
+
+
+@functools.cache
+def tokens(fused):
+    return bp.capture(hand.attention(fused), TOKENS)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("options", ATTENTION, ids=str)
+def test_attention(options, fused):
+    """The key choice with its outside option, then the input choice (S23): nobody gains in any mode."""
+    found = bp.certify(bp.RoutingGame(tokens(fused), **options).play(TOKENS, 1), states=300)
+    assert found <= 1e-9, found
+    assert found.kinds["attention"] > 30 and found.checked + found.skipped == 300
+    assert "risk" in options or found.skipped == 0
+
+
+def composite(play):
+    (node,) = [n for n in play.visited() if isinstance(n, Attention)]
+    return play.kernel(node)
+
+
+def swap_keys(kernel):
+    kernel.weight = kernel.weight.flip(-1)
+
+
+def shift_values(kernel):
+    """Another distribution over keys, denominators to match: only the payoffs tell."""
+    kernel.values = tuple(v.pow(1.5) for v in kernel.values)
+    for stream, value in zip((kernel.plus, kernel.minus), kernel.values, strict=True):
+        stream.total = kernel.node.map.apply(value, kernel.weight)
+
+
+def swap_inputs(kernel):
+    """Another distribution over inputs, sums to match."""
+    kernel.projection.value = kernel.projection.value.roll(1, -1)
+    kernel.totals = kernel.projection.sums()
+
+
+def forget_outside(kernel):
+    for stream in (kernel.plus, kernel.minus):
+        stream.aside = stream.aside * 0.2
+
+
+@pytest.mark.parametrize("tamper", [swap_keys, shift_values, swap_inputs, forget_outside])
+def test_tampered_attention_is_caught(tamper):
+    """Proper distributions that are not the policy: keys, inputs, outside option."""
+    play = bp.RoutingGame(tokens(True), epsilon=0.1).play(TOKENS, 1)
+    assert bp.certify(play) <= 1e-9
+    tamper(composite(play))
+    found = bp.certify(play)
+    assert found > 1e-4 and found.worst == next(n.name for n in play.visited() if n.kind == "mix")
 
 
 def test_arguments():

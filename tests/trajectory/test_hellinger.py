@@ -6,25 +6,15 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import backplay as bp
 from closeness import array, assert_near
+from enumerated import draw_targets, examples, solved, tensor
 from oracles import laws, strategies
-from oracles.dag import is_delicate, values
 from oracles.walks import Routing, Stopping, TooManyTrajectories, count_trajectories
-
-
-def examples(n):
-    return settings(
-        max_examples=n,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=list(HealthCheck),
-    )
+from trajectory.against_laws import compare
 
 
 def altered(dag, seed, share=0.5):
@@ -45,9 +35,7 @@ class Side:
     """One play and its law, for every sample."""
 
     def __init__(self, dag, network, x, targets, kind, options):
-        nodes = dag.nodes()
-        found = [values(nodes, sample) for sample in x]
-        assume(not any(is_delicate(nodes, v) for v in found))
+        nodes, found = solved(dag, x)
         walks = [Stopping(nodes, v) if kind == "stopping" else Routing(nodes, v, **options) for v in found]
         assume(all(count_trajectories(w, t) <= 3000 for w, t in zip(walks, targets, strict=True)))
         try:
@@ -57,75 +45,7 @@ class Side:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             game = bp.StoppingGame(network) if kind == "stopping" else bp.RoutingGame(network, **options)
-        self.play = game.play(torch.as_tensor(x).reshape(len(x), *dag.shape(0)), targets)
-
-
-def compare(dag, a, b):
-    """Everything that `bp.hellinger` says, against the two laws."""
-    h = bp.hellinger(a.play, b.play)
-    reverse = bp.hellinger(b.play, a.play)
-    kernel_side = bp.hellinger(a.play, b.play, conditioning="kernel")
-    assert torch.equal(h.distance, reverse.distance)
-    assert torch.equal(h.disagreement, reverse.disagreement)
-    assert h.distance.dtype == h.bc.dtype == h.surviving.dtype == torch.float64
-    pairs = list(zip(a.laws, b.laws, strict=True))
-    bc = np.array([laws.overlap(p, q) for p, q in pairs])
-    assert_near(h.bc, bc, scale=1.0, what="BC")
-    assert_near(h.distance**2, 1 - bc, scale=1.0, what="H²")
-    assert_near(h.bc_forward(), bc, scale=1.0, what="BC, forward pass")
-    given = [(laws.given_survival(p), laws.given_survival(q)) for p, q in pairs]
-    for k, ((p, z_p), (q, z_q)) in enumerate(given):
-        for found in (h, kernel_side):
-            assert_near(found.survival_a[k], z_p, scale=1.0, what="Z_A")
-            assert_near(found.survival_b[k], z_q, scale=1.0, what="Z_B")
-            if z_p == 0 or z_q == 0:
-                assert torch.isnan(found.surviving[k])
-            else:
-                assert_near(found.bc_surviving[k], laws.overlap(p, q), scale=1.0, what="BC given survival")
-    compare_ends(h, pairs)
-    compare_maps(h, kernel_side, pairs, given)
-    compare_prefixes(h, dag, pairs)
-
-
-def compare_ends(h, pairs):
-    for k, (p, q) in enumerate(pairs):
-        dagger = laws.overlap_at(p, q, lambda s: s == laws.DAGGER)
-        assert_near(h.cemetery_overlap[k], dagger, scale=1.0, what="β(†)")
-        constant = laws.overlap_at(p, q, lambda s: s == laws.CONSTANT)
-        assert_near(h.constant_overlap[k], constant, scale=1.0, what="β(constants)")
-    total = h.disagreement.flatten(1).sum(1) + h.cemetery_disagreement + h.constant_disagreement
-    assert_near(total, h.distance**2, scale=1.0, what="Σ h² = H² (thm:per-pixel)")
-
-
-def maps_of(p, q, size):
-    """Trajectory, marginal and fraction map of two laws, tags summed (S29)."""
-    ends_p, ends_q = laws.ends(p), laws.ends(q)
-    trajectory, marginal, mass = np.zeros(size), np.zeros(size), np.zeros(size)
-    for state in set(ends_p) | set(ends_q):
-        if state in (laws.DAGGER, laws.CONSTANT):
-            continue
-        u, v = ends_p.get(state, 0.0), ends_q.get(state, 0.0)
-        trajectory[state[1]] += (u + v) / 2 - laws.overlap_at(p, q, lambda s, state=state: s == state)
-        marginal[state[1]] += (u + v) / 2 - np.sqrt(u * v)
-        mass[state[1]] += (u + v) / 2
-    fraction = np.divide(trajectory, mass, out=np.zeros(size), where=mass > 0)
-    return {"trajectory": trajectory, "marginal": marginal, "fraction": fraction}
-
-
-def compare_maps(h, kernel_side, pairs, given):
-    size = h.a.x[0].numel()
-    for k, (p, q) in enumerate(pairs):
-        for kind, expected in maps_of(p, q, size).items():
-            # a fraction of tiny masses has no digits left of the passes' rounding
-            scale = 1.0 if kind != "fraction" else 1e5
-            assert_near(h.map(kind)[k].flatten(), expected, scale=scale, what=f"{kind} map")
-        (alive_p, z_p), (alive_q, z_q) = given[k]
-        if z_p == 0 or z_q == 0:
-            continue
-        for kind, expected in maps_of(alive_p, alive_q, size).items():
-            scale = 1.0 if kind != "fraction" else 1e5
-            for found in (h, kernel_side):
-                assert_near(found.map(kind, conditioned=True)[k].flatten(), expected, scale=scale, what=f"live {kind}")
+        self.play = game.play(tensor(dag, x), targets)
 
 
 def compare_prefixes(h, dag, pairs):
@@ -149,17 +69,16 @@ def draw_and_compare(data, dag):
     twin = altered(dag, data.draw(st.integers(0, 2**32 - 1))) if data.draw(st.booleans()) else dag
     x = data.draw(strategies.inputs(dag, batch=2))
     y = x if twin is not dag and data.draw(st.booleans()) else data.draw(strategies.inputs(dag, batch=2))
-    classes = st.integers(0, dag.size(len(dag.steps) - 1) - 1)
-    targets = [data.draw(classes) for _ in x]
-    others = targets if data.draw(st.booleans()) else [data.draw(classes) for _ in y]
-    example = torch.as_tensor(x).reshape(len(x), *dag.shape(0))
-    network = bp.capture(dag.module(), example)
-    second = network if twin is dag else bp.capture(twin.module(), example)
+    targets = draw_targets(data, dag, x)
+    others = targets if data.draw(st.booleans()) else draw_targets(data, dag, y)
+    network = bp.capture(dag.module(), tensor(dag, x))
+    second = network if twin is dag else bp.capture(twin.module(), tensor(dag, x))
     options = data.draw(strategies.routing_options())
     for kind in ("stopping", "routing"):
         a = Side(dag, network, x, targets, kind, options)
         b = Side(twin, second, y, others, kind, options)
-        compare(dag, a, b)
+        pairs = list(zip(a.laws, b.laws, strict=True))
+        compare_prefixes(compare(a.play, b.play, pairs), dag, pairs)
 
 
 @examples(12)
@@ -256,53 +175,6 @@ def test_refusals():
         bp.hellinger(play, play).map("mass")
     with pytest.raises(ValueError, match="invariant"):
         bp.hellinger(play, play, invariant="rotation")
-
-
-def test_matrix():
-    """All pairs are the pairs one by one; a batch stays the last dimension."""
-    game, x = bp.RoutingGame(network(3)), torch.randn(5, 4, dtype=torch.float64)
-    singles = [game.play(x[k : k + 1], 0) for k in range(5)]
-    found = bp.hellinger_matrix(singles[:3], singles[3:])
-    assert found.distance.shape == (3, 2)
-    assert found.distance[1, 0] == bp.hellinger(singles[1], singles[3]).distance[0]
-    batched = bp.hellinger_matrix([game.play(x[:2], 0)], [game.play(x[2:4], 0), game.play(x[3:], 0)])
-    assert batched.distance.shape == (1, 2, 2)
-    assert_near(batched.distance[0, 1, 0], found.distance[0, 0], what="batch against single")
-
-
-def narrow(depth, dtype):
-    """Survival of about 1e-5 a layer: the wide road leads to a dead neuron, the narrow one goes on."""
-    generator = torch.Generator().manual_seed(5)
-    layers = []
-    for _ in range(depth):
-        layer = torch.nn.Linear(3, 3)
-        with torch.no_grad():
-            layer.weight.copy_(torch.rand(3, 3, generator=generator) * torch.tensor([1e-5, 2e-5, 1.0]))
-            layer.bias.copy_(torch.tensor([1.0, 0.5, -50.0]))
-        layers += [layer, torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(3, 2)).to(dtype).eval()
-
-
-@pytest.mark.parametrize("depth, least", [(12, -100), (72, -700)])
-def test_tiny_survival(depth, least):
-    """S30: survival below 1e-30 and below 1e-300 has correct digits in float32, by both routes."""
-    torch.manual_seed(1)
-    x = torch.rand(2, 3, dtype=torch.float64) + 0.5
-    model = narrow(depth, torch.float64)
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for p in other.parameters():
-            if p.ndim > 1:
-                p.mul_(1 + 0.3 * torch.rand_like(p))
-    exact = bp.hellinger(*(bp.StoppingGame(m).play(x, 0) for m in (model, other)))
-    assert (exact.log_survival_a < least).all()
-    for route in ("post-hoc", "kernel"):
-        single = [bp.StoppingGame(copy.deepcopy(m).float()).play(x.float(), 0) for m in (model, other)]
-        found = bp.hellinger(*single, conditioning=route)
-        assert_near(found.log_survival_a, exact.log_survival_a, 1e-6, what="log Z_A")
-        assert_near(found.log_survival_b, exact.log_survival_b, 1e-6, what="log Z_B")
-        assert_near(found.bc_surviving, exact.bc_surviving, 1e-4, what=f"BC given survival, {route}")
-        assert_near(found.map(conditioned=True), exact.map(conditioned=True), 1e-3, what="live map")
 
 
 def test_no_survivor():

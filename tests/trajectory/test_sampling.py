@@ -1,11 +1,13 @@
 """Sampled trajectories against the marginals and against each other (S32)."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import backplay as bp
 from closeness import assert_near
+from modes import hand
 from trajectory.test_geometric import GAMES, Mixed
 
 
@@ -76,6 +78,45 @@ def test_overlap_by_monte_carlo():
     h = bp.hellinger(a, b)
     spread = float(weight.std() / drawn.n**0.5)
     assert abs(float(weight.mean() - h.bc[0])) < 5 * spread + 1e-9
+
+
+def routing_law(model, x, drawn, epsilon, tau):
+    """Probability of each drawn trajectory in the Routing Game of a network of two linear layers (S13), by numpy."""
+    hidden = np.maximum(hand.numbers(model[0](x))[0], 0)
+    steps = [("2", "1", model[2], hidden), ("0", "input", model[0], hand.numbers(x)[0])]
+    found = np.ones(drawn.n)
+    for above, below, layer, observed in steps:
+        policies = hand.policies(hand.numbers(layer.weight) * observed, epsilon, tau)
+        j, i = drawn.states[above][0].numpy(), drawn.states[below][0].numpy()
+        for policy, sign in zip(policies, (1, -1), strict=True):
+            on = (j >= 0) & (drawn.streams[above][0].numpy() == sign)
+            row = policy[j.clip(min=0)]
+            moved = np.where(i >= 0, row[np.arange(len(i)), i.clip(min=0)], 1 - row.sum(1))
+            found = np.where(on, found * moved / 2, found)
+    return found
+
+
+@pytest.mark.parametrize("epsilon, tau", [(0.5, 1.0), (0.1, 0.5), (0.3, 2.0)])
+def test_routing_overlap_by_monte_carlo(epsilon, tau):
+    """BC, overlap in † and overlap given survival from trajectories of A, weighed by both laws written out."""
+    torch.manual_seed(3)
+    models = [nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double().eval() for _ in range(2)]
+    x = torch.randn(1, 4, dtype=torch.float64)
+    a, b = (bp.RoutingGame(m, epsilon=epsilon, tau=tau).play(x, 0) for m in models)
+    drawn, h = a.sample(40_000, seed=2), bp.hellinger(a, b)
+    own, other = (routing_law(m, x, drawn, epsilon, tau) for m in models)
+    assert (own > 0).all()  # what is drawn is possible
+    weight, ends = np.sqrt(other / own), drawn.ends[0].numpy()
+    expected = {
+        "BC": (weight, h.bc),
+        "β(†)": (weight * (ends == -1), h.cemetery_overlap),
+        "survivors": (weight * (ends == 0), h.bc_surviving * (h.survival_a * h.survival_b).sqrt()),
+        "Z_A": (1.0 * (ends == 0), h.survival_a),
+    }
+    for name, (sample, found) in expected.items():
+        spread = sample.std() / np.sqrt(drawn.n)
+        assert abs(sample.mean() - float(found[0])) < 4 * spread + 1e-9, name
+    assert 0.01 < float(h.bc[0]) < 0.99
 
 
 def test_plot_and_errors():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Ke
 from backplay.network import Network, Node
 from backplay.network.attention import Attention, Mixing
 from backplay.network.mass import Mass
-from backplay.network.nodes import Gate
+from backplay.network.nodes import Gate, Input
 from backplay.trajectory.passes import Passed, pull
 from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
@@ -59,6 +59,7 @@ class Play:
         self.x: Tensor = inputs[network.key]
         self.values = game.values(shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
+        self._released = False
         logits = self.values.logits
         self.target = read_target(target, logits)
         self._given = torch.stack(torch.unravel_index(self.target, logits.shape[1:]), 1)
@@ -85,11 +86,41 @@ class Play:
         """The same game, input and target on another copy of the network."""
         return Play(self.game, network, self.inputs, self._given)
 
-    def kernel(self, node: Node) -> Kernel:
-        """How mass leaves a node in this play."""
-        if node not in self._kernels:
-            self._kernels[node] = self.game.kernel(node, self.values)
+    def kernel(self, node: Node, keep: bool = True) -> Kernel:
+        """How mass leaves a node in this play; a kernel that is not there yet is made, and kept or not."""
+        if node in self._kernels:
+            return self._kernels[node]
+        if not keep:
+            return self.game.kernel(node, self.values)
+        again = [node]
+        if self._released:  # whole again, and at once: the model may change between one question and the next
+            self.ready()
+            self._released = False
+            again += [n for n in self.network.nodes if n in self.network.carrying and not isinstance(n, Input)]
+        for each in again:
+            self._kernels[each] = self.game.kernel(each, self.values)
         return self._kernels[node]
+
+    def release(self) -> Self:
+        """Drop kernels and passes, most of a play's memory; what is asked for later is made again.
+
+        >>> bp.hellinger_matrix([game.play(x).release() for x in images], plays)
+
+        A play keeps what it was solved with; a released one needs its model unchanged for what is made again (S1).
+        """
+        self._kernels.clear()
+        self._passes.clear()
+        self._released = True
+        return self
+
+    def ready(self) -> None:
+        """A released play makes its kernels from the model it was solved on, or not at all."""
+        if self._released and not self.values.weights.fresh(self.network.weights().prints):
+            raise UnsupportedError("the model has changed since this play was solved and released; play again.")
+
+    def knows(self, measure: Measure) -> bool:
+        """Whether the pass of a measure has been run."""
+        return measure in self._passes
 
     def passed(self, measure: Measure) -> Passed:
         """The pass of one measure, run once."""
@@ -113,7 +144,7 @@ class Play:
 
     def attribution(self) -> Tensor:
         """The map: what `attribute` returns."""
-        difference = self._passes[DIFFERENCE].masses[self.network.input].plain()
+        difference = self.passed(DIFFERENCE).masses[self.network.input].plain()
         return self.game.finish(difference, self)
 
     def occupation(self, name: str | Node) -> Occupation:

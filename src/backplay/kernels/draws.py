@@ -11,8 +11,8 @@ from backplay.errors import UnsupportedError
 from backplay.kernels.attention import ValueRouting
 from backplay.kernels.kernel import Duel, Kernel, PassThrough, Relabelling, Scaling, Split, Stopping, Winner
 from backplay.kernels.linear import RoutingLinear, Sharing, StoppingLinear
-from backplay.kernels.rows import choose
-from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, StreamKernel
+from backplay.kernels.rows import at, choose
+from backplay.kernels.streams import Contributions, part
 
 CEMETERY, CONSTANT = -1, -2
 
@@ -122,32 +122,20 @@ def _streamed(
     kernel: RoutingLinear | ValueRouting, states: Tensor, shape: torch.Size, generator: torch.Generator
 ) -> Draw:
     """The sign oracle, the outside option, then a predecessor on each stream."""
-    plus = _at(_stream(kernel, 1).entry, states, shape)
+    plus = at(kernel.stream(1).entry, states, shape)
     sign = torch.where(_uniform(states, generator) < plus, 1, -1)
     element, turn, out = torch.zeros_like(states), torch.ones_like(states), torch.zeros_like(states, dtype=torch.bool)
     for side in (1, -1):
-        stream, on = _stream(kernel, side), (sign == side).nonzero()[:, 0]
+        stream, on = kernel.stream(side), (sign == side).nonzero()[:, 0]
         if not len(on):
             continue
-        entry, outside = _at(stream.entry, states[on], shape), _at(stream.outside(), states[on], shape)
+        entry, outside = at(stream.entry, states[on], shape), at(stream.outside(), states[on], shape)
         out[on] = _uniform(on, generator) * entry < outside
-        turn[on] = _at(stream.turn, states[on], shape).long()
+        turn[on] = at(stream.turn, states[on], shape).long()
         walks = on[~out[on]]
         if len(walks):
             element[walks] = _predecessor(kernel, side, states[walks], shape, generator)
     return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign)
-
-
-def _stream(kernel: StreamKernel, side: int) -> Stream:
-    stream = kernel.plus if side > 0 else kernel.minus
-    assert isinstance(stream, Stream)
-    return stream
-
-
-def _at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
-    if not isinstance(value, Tensor):
-        return torch.full(states.shape, value, dtype=torch.float64, device=states.device)
-    return value.expand(shape).flatten()[states].double()
 
 
 def _predecessor(
@@ -167,12 +155,7 @@ def _predecessor(
 def _contributor(
     given: Contributions, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator
 ) -> Tensor:
-    assert isinstance(given, (ByWeight, ByProduct))
-    value = given.value.flatten()
-    if isinstance(given, ByWeight):
-        weight, sign = (given.positive if side > 0 else given.negative), 1
-    else:
-        weight, sign = given.weight, side
-    shapes = given.value.shape, shape
-    score = lambda w, i: (sign * w * value[i]).clamp(min=0)  # noqa: E731
-    return choose(given.linear, weight, states, shapes, score, generator)[0]
+    linear, weight, value, sign = part(given, side)
+    flat = value.flatten()
+    score = lambda w, i: (sign * w * flat[i]).clamp(min=0)  # noqa: E731
+    return choose(linear, weight, states, (value.shape, shape), score, generator)[0]

@@ -37,6 +37,13 @@ def choose(
     return found, towards
 
 
+def at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
+    """A number, or a tensor that broadcasts to the output's shape, at given states, float64."""
+    if not isinstance(value, Tensor):
+        return torch.full(states.shape, value, dtype=torch.float64, device=states.device)
+    return value.expand(shape).flatten()[states].double()
+
+
 def categorical(scores: Tensor, generator: torch.Generator) -> Tensor:
     """One column for each row, in proportion to the scores; a column of score 0 is never drawn."""
     edges = scores.double().cumsum(1)

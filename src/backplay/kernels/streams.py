@@ -105,6 +105,14 @@ class ByProduct:
         return up.pull(on_plus, on_minus) + down.pull(on_plus, on_minus)
 
 
+def part(given: Contributions, side: int) -> tuple[LinearMap, Tensor, Tensor, int]:
+    """Map, weight, value and sign with `[c_ij]^σ = [sign · W_ij a_i]⁺` on one side of a play's contributions."""
+    assert isinstance(given, (ByWeight, ByProduct))
+    if isinstance(given, ByWeight):
+        return given.linear, given.positive if side > 0 else given.negative, given.value, 1
+    return given.linear, given.weight, given.value, side
+
+
 def is_empty(total: Tensor) -> Tensor:
     """Sums of non-negative terms that are 0, or so small that their inverse overflows (S16)."""
     return total < torch.finfo(total.dtype).tiny
@@ -169,6 +177,12 @@ class StreamKernel(Kernel):
 
     def __init__(self, plus: StreamState, minus: StreamState) -> None:
         self.plus, self.minus = plus, minus
+
+    def stream(self, side: int) -> Stream:
+        """The stream state of one play on the + or − side."""
+        found = self.plus if side > 0 else self.minus
+        assert isinstance(found, Stream)
+        return found
 
     @property
     @abstractmethod

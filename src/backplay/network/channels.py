@@ -1,267 +1,356 @@
 """Which channels of a network may change places: neurons and the parameters that speak of them (S33, S34).
 
-Labels run through the network beside its values: every element is told which channel of which group it belongs to.
-Channels that a sum joins belong to one group. What the labels cannot follow (grouped convolutions, constants that are
-computed from parameters, queries and keys) is held in place.
+Labels run through the network beside its values: every element is told which channel it belongs to. Channels that a sum
+or a product of queries and keys joins are tied; those that a grouped convolution, a norm or a head treats as one set
+keep together. What the labels cannot follow is held in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from backplay.network.attention import Attention
+from backplay.network.attention import Attention, Mixing
+from backplay.network.contraction import Equation
 from backplay.network.graph import Network
-from backplay.network.linear import Convolution, Dense
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Node, Norm, Oracle, Product, Ref, Sum
+from backplay.network.ledger import Ledger, Place, line
+from backplay.network.linear import Averaging, Convolution, Dense
+from backplay.network.nodes import (
+    Affine,
+    Diagonal,
+    Gate,
+    Input,
+    Max,
+    Mix,
+    Node,
+    Norm,
+    Oracle,
+    Overlay,
+    Product,
+    Ref,
+    Sum,
+)
+from backplay.network.origins import Origins, refs
 
-_BASE = 2**24  # a label is group · _BASE + channel + 1; 0 is no label
-
-
-@dataclass
-class Place:
-    """One axis of a parameter: `labels` says, position by position, which channel it belongs to."""
-
-    parameter: str
-    axis: int
-    labels: Tensor
-    makes: bool  # the axis of what a layer computes, not of what it reads
-    node: Node
-
-
-@dataclass
-class Group:
-    """Channels that share one permutation; only those with equal `block` may change places."""
-
-    size: int
-    block: Tensor
-    name: str
-
-    def hold(self, channels: Tensor) -> None:
-        """Keep channels where they are: each gets a block of its own."""
-        self.block[channels] = -1 - channels
-
-    def divide(self, channels: Tensor, parts: Tensor) -> None:
-        """Keep channels within their part."""
-        self.block[channels] = torch.where(self.block[channels] < 0, self.block[channels], parts)
+_PER_CHANNEL = ("batch_norm", "prelu", "group_norm", "instance_norm")  # constants lie along axis 1
+_MANY = 256  # sets of channels that one node may tell apart
 
 
-@dataclass
 class Channels:
-    """The groups of a network, found by running labels through it."""
+    """The channels of a network, found by running labels through it on one input."""
 
-    network: Network
-    values: Mapping[Any, Any]
-    groups: list[Group] = field(default_factory=list[Group])
-    places: list[Place] = field(default_factory=list[Place])
-
-    def __post_init__(self) -> None:
-        self._parent: list[int] = []
+    def __init__(self, network: Network, values: Mapping[Any, Any]) -> None:
+        self.network, self.values = network, values
+        self.ledger, self.places = Ledger(), list[Place]()
         self._labels: dict[Node, Tensor] = {}
-        self._names = self.network.parameter_names()
-        for node in self.network.nodes:
-            if isinstance(self.values[node], Tensor):
+        self._names, self._origins = network.parameter_names(), Origins(network, values)
+        for node in network.nodes:
+            if isinstance(values[node], Tensor):
                 self._labels[node] = self._step(node)
-        self._hold(self._labels[self.network.output])
-        for place in self.places:
-            place.labels = self._canonical(place.labels)
+        self.ledger.hold(self._labels[network.output])
 
-    # ---------------------------------------------------------------- groups
+    def of(self, name: str) -> list[int]:
+        """The channels of what a named module computes, in their order."""
+        labels = self._labels[self.network.find(name)]
+        return (torch.unique(labels[labels > 0]) - 1).tolist()
 
-    def find(self, group: int) -> int:
-        while self._parent[group] != group:
-            group = self._parent[group]
-        return group
-
-    def free(self) -> list[int]:
-        """Groups in which some channels may change places, in the order of the forward pass."""
-        return [g for g, group in enumerate(self.groups) if self.find(g) == g and _movable(group)]
-
-    def of(self, name: str) -> int:
-        """The group of what a named module computes."""
-        label = int(self._labels[self.network.find(name)].amax())
-        return self.find(label // _BASE) if label else -1
-
-    def _new(self, size: int, name: str) -> int:
-        self.groups.append(Group(size, torch.zeros(size, dtype=torch.long), name))
-        self._parent.append(len(self._parent))
-        return len(self._parent) - 1
-
-    def _canonical(self, labels: Tensor) -> Tensor:
-        known = labels > 0
-        parents = torch.tensor([self.find(g) for g in range(len(self._parent))] or [0])
-        return torch.where(known, parents[(labels // _BASE).clamp(max=len(parents) - 1)] * _BASE + labels % _BASE, 0)
-
-    def _hold(self, labels: Tensor) -> None:
-        present = torch.unique(labels[labels > 0])
-        for g in torch.unique(present // _BASE).tolist():
-            self.groups[self.find(g)].hold(present[present // _BASE == g] % _BASE - 1)
-
-    def _join(self, left: Tensor, right: Tensor) -> Tensor:
-        """Two labels for one thing: their groups become one if the channels agree, else both are held."""
-        left, right = (self._canonical(t) for t in torch.broadcast_tensors(left, right))
-        pairs = torch.unique(torch.stack([left.flatten(), right.flatten()]), dim=1)
-        for a, b in pairs.T.tolist():
-            if a == b:
-                continue
-            same = a > 0 and b > 0 and a % _BASE == b % _BASE
-            first, second = (self.find(t // _BASE) if t else -1 for t in (a, b))
-            if same and self.groups[first].size == self.groups[second].size:
-                if first != second:
-                    self._merge(min(first, second), max(first, second))
-            else:
-                self._hold(torch.tensor([t for t in (a, b) if t]))
-        return self._canonical(torch.where(left > 0, left, right))
-
-    def _merge(self, keep: int, drop: int) -> None:
-        kept, dropped = self.groups[keep], self.groups[drop]
-        held = torch.minimum(kept.block, dropped.block) < 0
-        own = -1 - torch.arange(kept.size)
-        kept.block = torch.where(held, own, kept.block * (int(dropped.block.amax()) + 1) + dropped.block)
-        self._parent[drop] = keep
+    def signatures(self) -> list[int]:
+        """A number for each channel that tells at which nodes it stands and how often; none may replace another's."""
+        found = torch.zeros(len(self.ledger) + 1, dtype=torch.long)
+        for labels in self._labels.values():
+            found = found * 1000003 + torch.bincount(labels.flatten().cpu(), minlength=len(found))
+        return found[1:].tolist()
 
     # ---------------------------------------------------------------- labels
 
     def _step(self, node: Node) -> Tensor:
         below = [self._labels[n] for n in node.inputs if n in self._labels]
         shape = self.values[node].shape
-        zeros = torch.zeros(shape, dtype=torch.long)
         match node:
             case Input():
-                return zeros
+                return self._none(shape)
+            case Attention():
+                return self._attended(node)
             case Mix():
                 return self._mixed(node)
             case Affine():
                 return self._affine(node)
-            case Gate() | Diagonal() | Norm():
+            case Gate() | Diagonal():
                 return self._elementwise(node, self._labels[node.operand].expand(shape))
-            case Sum() | Product():
-                return self._join(*below).expand(shape) if len(below) == 2 else self._stop(below, shape)
-            case Max(winner=None):
-                return self._join(*below)
+            case Norm():
+                return self._normalised(node)
+            case Sum() | Product() | Max(winner=None):
+                return self.ledger.tie(*below).expand(shape) if len(below) == 2 else self._stop(below, shape)
             case Max():
                 assert node.winner is not None
                 return below[0].flatten()[node.winner(self.values[node.inputs[0]])]
             case Oracle():
-                return self._stop(below, shape)
+                return self._told(node, below)
             case _:
-                return self._moved(node, below, shape)
+                return self._moved(node, below)
+
+    def _none(self, shape: torch.Size) -> Tensor:
+        return torch.zeros(1, dtype=torch.long, device=self.values[self.network.input].device).expand(shape)
 
     def _stop(self, below: list[Tensor], shape: torch.Size) -> Tensor:
         for labels in below:
-            self._hold(labels)
-        return torch.zeros(shape, dtype=torch.long)
+            self.ledger.hold(labels)
+        return self._none(shape)
 
-    def _moved(self, node: Any, below: list[Tensor], shape: torch.Size) -> Tensor:
-        """Labels move with the elements; beside constants everything stays in place."""
-        moved = node.move([b.double() for b in below], self.values).long()
-        if node.constants and any(isinstance(self.values.get(r), Tensor) for r in _refs(node.args)):
-            self._hold(moved)
-        return moved
-
-    def _mixed(self, node: Mix) -> Tensor:
-        """An average of equal labels is the label."""
-        labels = self._labels[node.operand]
-        if isinstance(node, Attention):
-            self._attend(node, labels)
-        ones = torch.ones(labels.shape, dtype=torch.float64)
-        weight = node.weight(self.values).double()
-        size = node.map.apply(ones, weight)
-        mean, square = (node.map.apply(labels.double() ** k, weight) / size for k in (1, 2))
-        if bool(((square - mean**2).abs() > 1e-6 * square.abs() + 1e-6).any()) or not bool(torch.isfinite(mean).all()):
-            return self._stop([labels], self.values[node].shape)
-        return mean.round().long()
-
-    def _attend(self, node: Attention, labels: Tensor) -> None:
-        """Queries and keys stay; values keep to their head."""
-        for told in node.inputs:
-            if told is not node.operand and told not in node.operand.inputs:
-                self._hold(self._labels[told])
-        if labels.ndim > 3:
-            self._divide(labels, torch.arange(labels.shape[-3]).view(-1, 1, 1).expand(labels.shape))
-
-    def _divide(self, labels: Tensor, parts: Tensor) -> None:
-        pairs = torch.unique(torch.stack([self._canonical(labels).flatten(), parts.flatten()]), dim=1)
-        for g in torch.unique(pairs[0] // _BASE).tolist():
-            here = (pairs[0] // _BASE == g) & (pairs[0] > 0)
-            if bool(here.any()):
-                self.groups[self.find(g)].divide(pairs[0][here] % _BASE - 1, pairs[1][here])
+    # ---------------------------------------------------------------- affine nodes
 
     def _affine(self, node: Affine) -> Tensor:
-        """A new group for the outputs; places for the rows and columns of its parameters."""
-        shape, labels = self.values[node].shape, self._labels[node.operand]
-        plain = isinstance(node.map, Convolution) and not node.map.transposed and node.map.groups == 1
-        if not plain and not isinstance(node.map, Dense):
+        """New channels for the outputs; places for the rows and columns of its parameters."""
+        shape, labels, geometry = self.values[node].shape, self._labels[node.operand], node.map
+        convolves = isinstance(geometry, Convolution)
+        groups = geometry.groups if convolves else 1
+        if not isinstance(geometry, (Convolution, Dense)) or (convolves and geometry.transposed and groups > 1):
             return self._stop([labels], shape)
-        axis = 1 if plain else -1
-        columns = labels.movedim(axis, 0).flatten(1)
-        sources = [r for r in _refs(node.args) if isinstance(self.values.get(r), Tensor)]
-        known = all(r in self._names and self._fits(r, shape[axis], len(columns)) for r in sources)
-        if not known or not bool((columns == columns[:, :1]).all()):
+        axis = 1 if convolves else labels.ndim - 1
+        found = line(labels, axis)
+        if found is None or found[0] != axis:
             return self._stop([labels], shape)
-        group = self._new(shape[axis], node.name)
-        rows = group * _BASE + 1 + torch.arange(shape[axis])
+        columns = found[1]
+        sources = [r for r in refs(node.args) if isinstance(self.values.get(r), Tensor) and self.values[r].ndim]
+        turned = {r: self._turned(node, self.values[r]) for r in sources}
+        size = columns.numel() // groups
+        if not all(r in self._names and self._fits(r, shape[axis], size, turned[r]) for r in sources):
+            return self._stop([labels], shape)
+        rows = self.ledger.new(shape[axis]).to(labels.device)
+        if groups > 1:
+            columns = self._grouped(rows, columns, groups)
         for ref in sources:
-            if self.values[ref].ndim == 0:  # a counter
-                continue
-            self._place(ref, 0, rows, node, makes=True)
-            if self.values[ref].ndim > 1:
-                self._place(ref, 1, columns[:, 0], node, makes=False)
-        view = [1] * len(shape)
-        view[axis] = -1
-        return rows.view(view).expand(shape).clone()
+            flat = self.values[ref].ndim == 1
+            self._place(ref, 0 if flat else int(turned[ref]), rows, node, makes=True)
+            if not flat:
+                self._place(ref, 1 - int(turned[ref]), columns, node, makes=False)
+        return rows.view([-1 if d == axis % len(shape) else 1 for d in range(len(shape))]).expand(shape)
 
-    def _fits(self, ref: Ref, rows: int, columns: int) -> bool:
+    def _turned(self, node: Affine, tensor: Tensor) -> bool:
+        """Whether a parameter holds its rows second: transposed convolutions, and products `x @ W`."""
+        if isinstance(node.map, Convolution):
+            return node.map.transposed
+        if tensor.ndim != 2:
+            return False
+        weight = node.weight(self.values)
+        if tensor.shape[0] != tensor.shape[1]:
+            return weight.shape == tensor.T.shape
+        same = weight.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+        return same and weight.stride() == tensor.stride()[::-1]
+
+    def _fits(self, ref: Ref, rows: int, columns: int, turned: bool) -> bool:
         shape = self.values[ref].shape
-        return len(shape) <= 1 or tuple(shape[:2]) == (rows, columns)
+        expected = (columns, rows) if turned else (rows, columns)
+        return tuple(shape) == (rows,) if len(shape) == 1 else tuple(shape[:2]) == expected
+
+    def _grouped(self, rows: Tensor, columns: Tensor, groups: int) -> Tensor:
+        """Inputs and outputs of a group keep together; a group that reads the input stays. The columns of each row."""
+        parts = columns.view(groups, -1)
+        keys = torch.arange(groups, device=rows.device)[:, None]
+        fixed = (parts == 0).any(1).nonzero()[:, 0].tolist()
+        self.ledger.keep_together(keys, torch.cat([parts, rows.view(groups, -1)], 1), fixed)
+        return parts.repeat_interleave(len(rows) // groups, 0)
 
     def _place(self, ref: Ref, axis: int, labels: Tensor, node: Node, makes: bool) -> None:
-        name = self._names[ref]
+        self._put(self._names[ref], axis, labels, node, makes)
+
+    def _put(self, name: str, axis: int, labels: Tensor, node: Node, makes: bool) -> None:
         for place in self.places:
             if (place.parameter, place.axis) == (name, axis):  # a reused module: both uses speak of one parameter
-                labels = self._join(place.labels, labels)
-                place.labels = labels
+                self.ledger.tie(place.labels, labels)
                 return
-        self.places.append(Place(name, axis, labels.clone(), makes, node))
+        self.places.append(Place(name, axis, labels.cpu().clone(), makes, node))
+
+    # ---------------------------------------------------------------- elementwise nodes and wires
 
     def _elementwise(self, node: Node, labels: Tensor) -> Tensor:
         """Constants along the channels get places; those that are no parameters hold the channels."""
-        for ref in _refs(node.args):
+        for ref in refs(node.args):
             value = self.values.get(ref)
-            if not isinstance(value, Tensor) or value.numel() == 1:
+            if not isinstance(value, Tensor) or value.numel() == 1 or not value.is_floating_point():
                 continue
-            axis = self._channel_axis(node, value, labels)
-            if ref not in self._names or axis is None:
-                self._hold(labels)
+            per_channel = value.ndim == 1 and any(word in node.operator for word in _PER_CHANNEL)
+            view = [-1] + [1] * (labels.ndim - 2) if per_channel else list(value.shape)
+            origin = self._origins.of(ref)
+            try:
+                entries = (self._numbered(value) if origin is None else origin.entries).view(view).expand(labels.shape)
+            except RuntimeError:
+                self.ledger.hold(labels)
                 continue
-            line = labels.movedim(axis, 0).flatten(1)
-            if bool((line == line[:, :1]).all()):
-                self._place(ref, value.ndim - 1, line[:, 0], node, makes=False)
-            else:
-                self._hold(labels)
+            self._speaks(node, None if origin is None else origin.parameter, entries, labels)
         return labels
 
-    def _channel_axis(self, node: Node, value: Tensor, labels: Tensor) -> int | None:
-        """Where a constant's last axis lies in the tensor it acts on."""
-        if "batch_norm" in node.operator or "prelu" in node.operator:
-            return 1
-        if "group_norm" in node.operator or "instance_norm" in node.operator:
+    def _numbered(self, value: Tensor) -> Tensor:
+        """Entries that are equal count as one: a constant that is the same for all channels tells none apart."""
+        return torch.unique(value, return_inverse=True)[1] + 1
+
+    def _speaks(self, node: Node, parameter: str | None, entries: Tensor, labels: Tensor) -> None:
+        """Entries of a constant stand beside labels: its axis follows the channels, or they stay.
+
+        `entries` numbers what each element is acted on by (0: nothing), shaped like `labels`.
+        """
+        beside = (entries > 0) & (labels > 0)
+        if not bool(beside.any()):
+            return
+        entry, label = entries[beside], labels[beside]
+        if parameter is None:  # harmless if it is the same for all channels
+            axis = line(labels)
+            if axis is None or not bool((entries == entries.narrow(axis[0], 0, 1)).all()):
+                self.ledger.hold(label)
+            return
+        tensor = self.network.tensors()[parameter]
+        table = torch.zeros(tensor.numel() + 1, dtype=torch.long, device=labels.device)
+        table[entry] = label
+        found = line(table[1:].view(tensor.shape)) if tensor.ndim else None
+        if found is None or not torch.equal(table[entry], label):
+            self.ledger.hold(label)
+        else:
+            self._put(parameter, found[0], found[1], node, makes=False)
+
+    def _moved(self, node: Any, below: list[Tensor]) -> Tensor:
+        """Labels move with the elements; constants beside them take the label of their row."""
+        blank = [torch.zeros(b.shape, dtype=torch.float64, device=b.device) for b in below]
+        filled = node.move(blank, self.values) != 0  # what the wire fills in by itself
+        moved = torch.where(filled, 0, node.move([b.double() for b in below], self.values)).long()
+        if not node.constants or not bool(moved.any()):
+            return moved
+        found = line(moved)
+        floating = [r for r in refs(node.args) if self._is_floating(r)]
+        if found is None:
+            if floating:
+                self.ledger.hold(moved)
+            return moved
+        labels = found[1].view([-1 if d == found[0] else 1 for d in range(moved.ndim)]).expand(moved.shape)
+        for ref in floating:
+            origin = self._origins.of(ref)
+            entries = self._numbered(self.values[ref]) if origin is None else origin.entries
+            zeros = {r: torch.zeros_like(self.values[r], dtype=torch.float64) for r in floating}
+            scope = Overlay(zeros | dict(zip(node.inputs, blank, strict=True)) | {ref: entries.double()}, self.values)
+            entries = torch.where(filled, 0, node.run(scope)).long()
+            self._speaks(node, None if origin is None else origin.parameter, entries, labels)
+        return labels
+
+    def _is_floating(self, ref: Ref) -> bool:
+        value = self.values.get(ref)
+        return isinstance(value, Tensor) and value.is_floating_point()
+
+    # ---------------------------------------------------------------- sets of channels
+
+    def _mixed(self, node: Mix) -> Tensor:
+        """An average of equal labels is the label; a plain average of several is one of their set."""
+        labels = self._labels[node.operand]
+        weight = node.weight(self.values).double()
+        size = node.map.apply(torch.ones(labels.shape, dtype=torch.float64, device=labels.device), weight)
+        mean, square = (node.map.apply(labels.double() ** k, weight) / size for k in (1, 2))
+        if bool(torch.isfinite(mean).all()) and bool(((square - mean**2).abs() <= 1e-6 * square.abs() + 1e-6).all()):
+            return mean.round().long()
+        if not isinstance(node.map, Averaging):
+            return self._stop([labels], self.values[node].shape)
+        keys = _distinct(node.map.apply(_noise(labels), weight) / size)
+        if int(keys.amax()) >= _MANY:
+            return self._stop([labels], self.values[node].shape)
+        if int(keys.amax()) == 0:  # one set: nothing is told apart
+            self.ledger.bind(labels)
+            return self._none(keys.shape)
+        marks = self.ledger.new(int(keys.amax()) + 1).to(labels.device)
+        reads = [labels[node.map.adjoint((keys == k).double(), weight, labels.shape) > 0] for k in range(len(marks))]
+        self._beside(marks.repeat_interleave(torch.tensor([len(r) for r in reads])), torch.cat(reads))
+        self.ledger.bind(labels)
+        return marks[keys]
+
+    def _beside(self, marks: Tensor, labels: Tensor) -> None:
+        """Channels keep together with the mark that stands for their set."""
+        marks, labels = torch.broadcast_tensors(marks, labels)
+        keys, labels = marks[marks > 0], labels[marks > 0]
+        self.ledger.keep_together(keys, torch.stack([keys, labels]))
+
+    def _normalised(self, node: Norm) -> Tensor:
+        """Channels that are normalised together keep together."""
+        labels = self._labels[node.operand].expand(self.values[node].shape)
+        self.ledger.bind(labels)
+        if node.average is not None:
+            self.ledger.keep_together(_distinct(node.average(_noise(labels))), labels)
+        for other in node.inputs:
+            if other is not node.operand and other in self._labels:  # a statistic, spelled out
+                self._beside(self._labels[other], labels)
+        return self._elementwise(node, labels)
+
+    # ---------------------------------------------------------------- queries, keys, values
+
+    def _told(self, node: Oracle, below: list[Tensor]) -> Tensor:
+        """Scores stand for the set of features that they sum over; a softmax over tokens changes no label."""
+        shape = self.values[node].shape
+        equation = Equation.of(node, [self.values[n].ndim for n in node.inputs])
+        if equation is not None and len(below) == 2:
+            return self._scored(equation, below[0], below[1], shape)
+        if node.operator == "softmax" and len(below) == 1 and isinstance(node.args[1], int):
+            along = below[0].movedim(node.args[1], 0)
+            if bool((along == along[:1]).all()):
+                return below[0]
+        return self._stop(below, shape)
+
+    def _scored(self, equation: Equation, left: Tensor, right: Tensor, shape: torch.Size) -> Tensor:
+        """A feature of queries and its twin of keys are tied; the features of a head keep together."""
+        self.ledger.bind(left)
+        self.ledger.bind(right)
+        pair = equation.features(left, right)
+        if pair is None:
+            return self._stop([left, right], shape)
+        tied = self.ledger.tie(*pair)
+        features = self.ledger.canonical(tied)  # (shared axes, features)
+        heads = torch.unique(features.flatten(0, -2).sort(-1)[0], dim=0)
+        if not bool(heads.any()) or len(heads) == 1:
+            return self._none(shape)
+        marks = self.ledger.new(len(heads)).to(left.device)
+        self._beside(marks[:, None], heads)
+        same = (features.sort(-1)[0].unsqueeze(-2) == heads).all(-1)  # (shared axes, heads)
+        return equation.spread(marks[same.long().argmax(-1)], shape)
+
+    def _attended(self, node: Attention) -> Tensor:
+        """Values keep to their head."""
+        labels = self._labels[node.operand]
+        marks = self._labels[node.told] if node.told is not None else self._fused(node)
+        if marks is not None:
+            assert isinstance(node.map, Mixing)
+            pair = Equation.mixing(node.map.equation, marks.ndim, labels.ndim).values(marks, labels)
+            if pair is None:
+                self._stop([marks, labels], self.values[node].shape)
+            elif bool(pair[0].any()):
+                self._beside(*pair)
+            else:  # nothing is known of the heads: they stay, each with its values
+                head = pair[1].amin(1, keepdim=True)
+                self.ledger.keep_together(head, pair[1], fixed=head.flatten().tolist())
+        return self._mixed(node)
+
+    def _fused(self, node: Attention) -> Tensor | None:
+        """Labels of the weights that a fused operator hides, (…, queries, keys); a mask of its own holds a head."""
+        query, key = (self._labels.get(n) if isinstance(n, Node) else None for n in node.args[:2])
+        if query is None or key is None:
+            self._stop([t for t in (query, key) if t is not None], self.values[node].shape)
             return None
-        return labels.ndim - 1 if value.shape[-1] == labels.shape[-1] else None
+        if key.shape[-3:-2] != query.shape[-3:-2]:  # grouped heads
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        shape = torch.Size((*query.shape[:-1], key.shape[-2]))
+        marks = self._scored(Equation.scores(query.ndim), query, key, shape)
+        for ref in refs(node.args):
+            mask, origin = self.values.get(ref), self._origins.of(ref)
+            if isinstance(mask, Tensor) and mask.ndim > 2:
+                entries = self._numbered(mask.double()) if origin is None else origin.entries
+                self._speaks(node, None if origin is None else origin.parameter, entries.expand(shape), marks)
+        if len({*node.inputs}) > len({node.args[0], node.args[1], node.args[2], node.operand}):
+            self.ledger.hold(marks)  # a mask that depends on the input
+        return marks
 
 
-def _movable(group: Group) -> bool:
-    free = group.block[group.block >= 0]
-    return len(free) > len(torch.unique(free))
+def _noise(labels: Tensor) -> Tensor:
+    """A random number for each label: sums of them tell sets apart."""
+    table = torch.rand(int(labels.amax()) + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return table.to(labels.device)[labels]
 
 
-def _refs(tree: Any) -> list[Ref]:
-    if isinstance(tree, Ref):
-        return [tree]
-    if isinstance(tree, (list, tuple)):
-        return [r for item in tree for r in _refs(item)]  # pyright: ignore[reportUnknownVariableType]
-    return []
+def _distinct(sums: Tensor) -> Tensor:
+    """Numbers 0, 1, … for sums that differ by more than rounding."""
+    return torch.unique((sums * 1e9).round(), return_inverse=True)[1]

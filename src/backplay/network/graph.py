@@ -67,7 +67,7 @@ class Network:
         self.model, self.input, self.output = model, source, output
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
         self._lifted = dict(program.constants)
-        self._program, self._sizes = builder.program, builder.sizes
+        self.program, self._sizes = builder.program, builder.sizes
         self._size_cache: dict[int, dict[Any, Any]] = {}
         self.key = 0 if 0 in example else next(k for k, v in example.items() if _floating(v))
         self._example = {k: v for k, v in example.items() if k != self.key}
@@ -146,7 +146,7 @@ class Network:
         scope: dict[Any, Any] = {self.input: x[self.key], **weights.constants, **self._sizes_of(batch)}
         for name, placeholder in self._placeholders.items():
             scope[placeholder] = x[name]
-        for statement in self._program:
+        for statement in self.program:
             scope[statement.ref] = _execute(statement, scope)
         return scope
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,9 +43,7 @@ class Mass:
         """Sum on a common scale."""
         if torch.equal(self.exponent, other.exponent):
             return Mass(self.value + other.value, self.exponent, self.layout)
-        common = torch.maximum(self.exponent, other.exponent)
-        left = self.times((self.exponent - common).clamp(min=-1000))
-        right = other.times((other.exponent - common).clamp(min=-1000))
+        (left, right), common = aligned((self, other))
         return Mass(left + right, common, self.layout)
 
     def double(self) -> Mass:
@@ -63,3 +62,14 @@ class Mass:
     def total(self) -> Tensor:
         """(B,) float64 sum over each sample."""
         return self.layout.sum(self.value) * torch.exp2(self.exponent)
+
+
+def aligned(masses: Sequence[Mass]) -> tuple[list[Tensor], Tensor]:
+    """Values on one scale for each sample, and its exponent: the largest among those that hold any mass.
+
+    The exponent of nothing says nothing: on its scale, small masses beside it would be rounded to 0.
+    """
+    held = [m.exponent.masked_fill(m.layout.amax(m.value.abs()) == 0, -math.inf) for m in masses]
+    common = torch.stack(held).amax(0)
+    common = torch.where(torch.isinf(common), masses[0].exponent, common)
+    return [m.times((m.exponent - common).clamp(-1000, 1000)) for m in masses], common

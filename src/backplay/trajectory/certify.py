@@ -9,25 +9,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from backplay.errors import InputTypeError, KeywordError
-from backplay.kernels.kernel import WALK, Duel, Stopping, Winner
+from backplay.errors import KeywordError
+from backplay.kernels.attention import ValueRouting
+from backplay.kernels.kernel import Duel, Stopping, Winner
 from backplay.kernels.linear import RoutingLinear, Sharing
-from backplay.kernels.rows import gather
-from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream
 from backplay.network import Node
+from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Gate, Max, Mix
-from backplay.values.gates import normal_cdf, resolve_options
+from backplay.trajectory.choices import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing
+from backplay.trajectory.comparable import check_play
+from backplay.values.gates import resolve_options
+from backplay.values.normal import normal_cdf
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
-
-MIXTURES = 16  # random deviations that are tried at each state
 
 Regulariser = Callable[[Tensor], Tensor]
 
@@ -51,28 +51,16 @@ class Certificate(float):
         return f"Certificate(gain {float(self):.1e}{place}; checked {counts or 'nothing'}; skipped {self.skipped})"
 
 
-@dataclass
-class Sampled:
-    """States of one node that are put to the test."""
-
-    play: Play
-    node: Node
-    states: Tensor  # flat indices
-    generator: torch.Generator
-
-
 def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
     """One-shot deviations at `states` random states; the result is a float, the largest gain found.
 
     >>> bp.certify(play) <= 1e-9
 
-    Covered are ReLU, max and linear states, Softplus and SiLU gates (Shannon entropy), GELU and noisy gates (probit
-    regulariser); others are skipped and counted. Chance moves (signs, sums, Stopping weights) are no decisions.
+    Covered are ReLU, max and linear states, the attention composite (a key, then an input of the V projection behind a
+    random key, as one state), Softplus and SiLU gates (Shannon entropy), GELU and noisy gates (probit regulariser);
+    others are skipped and counted. Chance moves (signs, sums, Stopping weights) are no decisions.
     """
-    from backplay.games.play import Play
-
-    if not isinstance(play, Play):
-        raise InputTypeError(f"certify takes a play, got {type(play).__name__}; solve one with game.play(x).")
+    check_play(play, "certify takes a play")
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise KeywordError(f"states={states!r} is out of range: it must be an integer >= 1.")
     with torch.inference_mode(False), torch.no_grad():
@@ -116,17 +104,14 @@ def _try(sampled: Sampled) -> tuple[str, Tensor] | None:
             return _try_gate(sampled, sampled.node, kernel)
         case Max(), Winner() | Duel():
             return "max", _try_max(sampled, sampled.node, kernel)
+        case Attention(), ValueRouting():
+            return "attention", try_attention(sampled, sampled.node, kernel)
         case Affine(), RoutingLinear():
-            gains = [_try_stream(sampled, sampled.node, kernel, side) for side in (1, -1)]
-            return "linear", torch.maximum(*gains)
+            return "linear", try_linear(sampled, sampled.node, kernel)
         case Mix(), Sharing():
-            return "linear", _try_sharing(sampled, sampled.node, kernel)
+            return "linear", try_sharing(sampled, sampled.node, kernel)
         case _:
             return None
-
-
-def _relative(gain: Tensor, value: Tensor) -> Tensor:
-    return gain.clamp(min=0) / value.abs().clamp(min=1)
 
 
 # ---------------------------------------------------------------- gates
@@ -146,7 +131,7 @@ def _try_gate(sampled: Sampled, node: Gate, kernel: Stopping) -> tuple[str, Tens
     pure = torch.tensor([0.0, 1.0], dtype=torch.float64, device=z.device).expand(len(z), 2)
     tried = torch.cat([pure, other, near], 1)
     gains = (tried * z[:, None] + bonus(tried)).amax(1) - value
-    return kind, _relative(gains, value)
+    return kind, relative(gains, value)
 
 
 def _payoff(node: Gate, play: Play) -> Tensor:
@@ -204,87 +189,4 @@ def _try_max(sampled: Sampled, node: Max, kernel: Winner | Duel) -> Tensor:
     else:
         left, right = (values[n].flatten()[states] for n in node.inputs)
         paid = torch.where(kernel.first.flatten()[states], left, right)
-    return _relative(best - paid.double(), best)
-
-
-# ---------------------------------------------------------------- linear states
-
-
-def _try_stream(sampled: Sampled, node: Affine, kernel: RoutingLinear, side: int) -> Tensor:
-    """Log payoff of a contribution plus `τ` times entropy; outside option and absorbed bias are actions too."""
-    modes: Any = sampled.play.game.modes
-    values, states, shape = sampled.play.values, sampled.states, sampled.play.values[node].shape
-    payoff = _contributions(sampled, node, side)
-    stream = kernel.plus if side > 0 else kernel.minus
-    assert isinstance(stream, Stream)
-    entry = _at(stream.entry, states, shape)
-    policy = _scores(kernel.contributions, sampled, side) * _at(stream.coefficient(WALK), states, shape)[:, None]
-    leak = stream.leak()
-    bias = _at(leak, states, shape) if leak is not None else torch.zeros_like(entry)
-    outside = _at(stream.outside(), states, shape) - bias
-    policy = torch.cat([policy, outside[:, None], bias[:, None]], 1) / entry.clamp(min=1e-300)[:, None]
-    absorbed = torch.zeros_like(entry)
-    if leak is not None and node.bias is not None:
-        absorbed = (side * _at(node.bias(values), states, shape)).clamp(min=0)
-    payoff = torch.cat([payoff, torch.full_like(entry, modes.epsilon)[:, None], absorbed[:, None]], 1)
-    alive = (payoff[:, :-2].sum(1) > 0) & (entry > 0)  # an empty stream, and one that is never entered, decide nothing
-    return torch.where(alive, _soft_gain(payoff, policy, modes.tau, sampled.generator), 0.0)
-
-
-def _try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
-    """One stream without outside option (S18)."""
-    payoff = _contributions(sampled, node, 1)
-    shape = sampled.play.values[node].shape
-    index, row = gather(kernel.linear, kernel.weight, sampled.states, (kernel.value.shape, shape))
-    inverse = _at(kernel.inverse, sampled.states, shape)
-    policy = (row * kernel.value.flatten()[index]).double() * inverse[:, None]
-    tau: float = sampled.play.game.modes.tau  # type: ignore[attr-defined]
-    return torch.where(payoff.sum(1) > 0, _soft_gain(payoff, policy, tau, sampled.generator), 0.0)
-
-
-def _contributions(sampled: Sampled, node: Affine, side: int) -> Tensor:
-    """`[a_i W_ij]^σ` from the network's own weights and the observed values, (states, predecessors)."""
-    values = sampled.play.values
-    value = values.observed[node.operand]
-    shapes = value.shape, values[node].shape
-    index, row = gather(node.map, node.weight(values), sampled.states, shapes)
-    return (side * row.double() * value.flatten()[index].double()).clamp(min=0)
-
-
-def _scores(given: Contributions, sampled: Sampled, side: int) -> Tensor:
-    assert isinstance(given, (ByWeight, ByProduct))
-    shapes = given.value.shape, sampled.play.values[sampled.node].shape
-    if isinstance(given, ByWeight):
-        weight, sign = (given.positive if side > 0 else given.negative), 1
-    else:
-        weight, sign = given.weight, side
-    index, row = gather(given.linear, weight, sampled.states, shapes)
-    return (sign * row * given.value.flatten()[index]).clamp(min=0).double()
-
-
-def _at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
-    if not isinstance(value, Tensor):
-        return torch.full(states.shape, value, dtype=torch.float64, device=states.device)
-    return value.expand(shape).flatten()[states].double()
-
-
-def _soft_gain(payoff: Tensor, policy: Tensor, tau: float, generator: torch.Generator) -> Tensor:
-    """Largest `exp Q(π') − exp Q(π)` over pure and random `π'`, with `Q(π) = Σ π log c + τ H(π)`."""
-    log = payoff.log()
-    size = policy.sum(1, keepdim=True)
-    policy = policy / size.clamp(min=1e-300)
-    own = _soft_value(log, policy, tau)
-    best = log.amax(1)  # pure routes: no entropy
-    for k in range(MIXTURES):
-        draws = torch.rand(payoff.shape, generator=generator, dtype=torch.float64, device=payoff.device)
-        mixed = -draws.log() if k % 2 else policy * torch.exp(0.1 * (draws - 0.5))
-        mixed = torch.where(payoff > 0, mixed, 0)
-        best = torch.maximum(best, _soft_value(log, mixed / mixed.sum(1, keepdim=True), tau))
-    gain = torch.where(own > -math.inf, own.exp() * torch.expm1(best - own), best.exp())
-    # what is no probability is no policy: the missing or surplus mass counts as gain
-    return _relative(gain, own.exp()) + (size[:, 0] - 1).abs()
-
-
-def _soft_value(log: Tensor, policy: Tensor, tau: float) -> Tensor:
-    paid = torch.where(policy > 0, policy * log, 0).sum(1)
-    return paid + tau * torch.special.entr(policy).sum(1)
+    return relative(best - paid.double(), best)

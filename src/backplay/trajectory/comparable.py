@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backplay.errors import InputError
+from backplay.errors import InputError, InputTypeError
 from backplay.network import Network, Node
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
+
+
+def check_play(play: object, asked: str) -> None:
+    """A solved game; `asked` says what takes it."""
+    from backplay.games.play import Play
+
+    if not isinstance(play, Play):
+        raise InputTypeError(f"{asked}, got {type(play).__name__}; solve one with game.play(x).")
 
 
 def check_comparable(a: Play, b: Play) -> None:

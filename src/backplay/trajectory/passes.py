@@ -42,11 +42,18 @@ def pull(
 
     Ends of the walk are counted for undiscounted unsigned measures. `done` is told of every node that is finished.
     """
+    found = started(network, root)
+    if measure.signed or measure.discounted:
+        found.cemetery = found.constant = found.leaked = None
+    return resume(network, kernel, found, measure, keep, done)
+
+
+def started(network: Network, root: Tensor) -> Passed:
+    """A walk that stands at the network's output."""
     zeros = torch.zeros(network.output.layout.batch(root), dtype=torch.float64, device=root.device)
     found = Passed({network.output: Mass(root, zeros, network.output.layout)})
-    if not measure.signed and not measure.discounted:
-        found.cemetery, found.constant, found.leaked = zeros.clone(), zeros.clone(), zeros.clone()
-    return resume(network, kernel, found, measure, keep, done)
+    found.cemetery, found.constant, found.leaked = zeros.clone(), zeros.clone(), zeros.clone()
+    return found
 
 
 def resume(
@@ -58,31 +65,32 @@ def resume(
     done: Callable[[Node], None] | None = None,
 ) -> Passed:
     """Carry what a pass has found so far back to the input; `pull` from a frontier instead of the output."""
-    walk = found.cemetery is not None
-    masses = found.masses
     for node in reversed(network.nodes):
-        if node not in masses:
-            if done is not None:
-                done(node)
-            continue
-        if isinstance(node, (Affine, Norm, Input)):  # between these, masses change by small factors only
-            masses[node] = masses[node].normalised()
-        mass = masses[node]
         if isinstance(node, Input):
             break
-        step = kernel(node)
-        if walk:
-            _count_ends(found, step, mass)
-        for operand, value in zip(step.carriers or node.carriers, step.pull(mass.value, measure), strict=True):
-            arrived = Mass(value, mass.exponent, operand.layout)
-            masses[operand] = masses[operand].plus(arrived) if operand in masses else arrived
-        if not keep:
-            del masses[node]
+        if node in found.masses:
+            leave(found, node, kernel(node), measure, keep)
         if done is not None:
             done(node)
-    if network.input not in masses:
+    if network.input not in found.masses:
         raise AssertionError("the output carries no mass to the input")
+    found.masses[network.input] = found.masses[network.input].normalised()
     return found
+
+
+def leave(found: Passed, node: Node, step: Kernel, measure: Measure, keep: bool = True) -> None:
+    """Carry what stands at one node to its carriers; what ends there is counted for walks."""
+    masses = found.masses
+    if isinstance(node, (Affine, Norm)):  # between these, masses change by small factors only
+        masses[node] = masses[node].normalised()
+    mass = masses[node]
+    if found.cemetery is not None:
+        _count_ends(found, step, mass)
+    for operand, value in zip(step.carriers or node.carriers, step.pull(mass.value, measure), strict=True):
+        arrived = Mass(value, mass.exponent, operand.layout)
+        masses[operand] = masses[operand].plus(arrived) if operand in masses else arrived
+    if not keep:
+        del masses[node]
 
 
 def _count_ends(found: Passed, step: Kernel, mass: Mass) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from backplay.network.assignment import assign
-from backplay.network.channels import _BASE, Channels, Place
-from backplay.transforms import channels_of, order_along, permuted
+from backplay.network.channels import Channels
+from backplay.network.families import Branch, Forest, Leaf, Member, channels_of
+from backplay.network.ledger import Place, present
+from backplay.transforms import channels_of as analysed
+from backplay.transforms import permuted, shuffle
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 SWEEPS = 10  # of alternating assignments at most
 STARTS = 2  # random ones, beside bottom-up and the channels as they are
 
-Orders = dict[int, Tensor]
+Pairs = list[tuple[Leaf, Leaf]]
 
 
 def candidates(a: Play, b: Play) -> Iterator[Play]:
@@ -28,34 +31,43 @@ def candidates(a: Play, b: Play) -> Iterator[Play]:
     """
     yield b
     with torch.inference_mode(False), torch.no_grad():
-        channels = channels_of(b.network, b.inputs)
-        if not channels.free():
-            return
+        channels = analysed(b.network, b.inputs)
         match = Matching(channels, _roots(a, channels), _roots(b, channels))
-        for orders in match.solutions():
-            yield b.on(b.network.on(permuted(b.network.model, channels, orders)))
+        if not match.families:
+            return
+        for source in match.solutions():
+            yield b.on(b.network.on(permuted(b.network.model, channels, source)))
 
 
 def _roots(play: Play, channels: Channels) -> dict[str, Tensor]:
     """Parameters as the walk weighs them: `±√(|W_ij| / γ_j)`, whose products are overlaps of rows."""
     found: dict[str, Tensor] = {}
+    rows = {p.parameter: p.axis for p in channels.places if p.makes}
     for name, tensor in play.network.tensors().items():
         if any(p.parameter == name for p in channels.places):
-            root = tensor.detach().double().sign() * tensor.detach().double().abs().sqrt()
-            size = root.flatten(1).norm(dim=1).clamp(min=1e-300) if root.ndim > 1 else root.norm().clamp(min=1e-300)
-            found[name] = root / (size.view([-1] + [1] * (root.ndim - 1)) if root.ndim > 1 else size)
+            root = tensor.detach().double().cpu()
+            root = root.sign() * root.abs().sqrt()
+            axes = [d for d in range(root.ndim) if d != rows.get(name, 0)] if root.ndim > 1 else [0]
+            found[name] = root / root.square().sum(axes, keepdim=True).sqrt().clamp(min=1e-300)
     return found
 
 
 class Matching:
-    """Orders of B's channels that make its parameters look like A's."""
+    """Renamings of B's channels that make its parameters look like A's.
+
+    A renaming is a tensor `source`: channel `c` takes over what channel `source[c]` of B was.
+    """
 
     def __init__(self, channels: Channels, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
         self.channels, self.a, self.b = channels, a, b
-        self.groups = channels.free()
-        self.places = {g: [p for p in channels.places if _speaks_of(p, g)] for g in self.groups}
+        self.families = Forest(channels.ledger, channels.signatures()).families()
+        self._size = len(channels.ledger)
+        self._stands: dict[int, list[Place]] = {}
+        for place in channels.places:
+            for c in present(place.labels):
+                self._stands.setdefault(c, []).append(place)
 
-    def solutions(self) -> Iterator[Orders]:
+    def solutions(self) -> Iterator[Tensor]:
         """Bottom-up, then the same and other starts improved by alternating assignments."""
         bottom_up = self._bottom_up()
         yield bottom_up
@@ -64,67 +76,151 @@ class Matching:
         for start in starts:
             yield self._improved(start)
 
-    def _identity(self) -> Orders:
-        return {g: torch.arange(self.channels.groups[g].size) for g in self.groups}
+    def _identity(self) -> Tensor:
+        return torch.arange(self._size)
 
-    def _random(self, generator: torch.Generator) -> Orders:
-        orders = self._identity()
-        for g in self.groups:
-            block = self.channels.groups[g].block
-            noise = torch.rand(len(block), generator=generator)
-            for b in torch.unique(block).tolist():
-                here = (block == b).nonzero()[:, 0]
-                orders[g][here] = here[noise[here].argsort()]
-        return orders
+    def _random(self, generator: torch.Generator) -> Tensor:
+        source = self._identity()
+        for members in self.families:
+            shuffle(source, members, members, generator)
+        return source
 
-    def _bottom_up(self) -> Orders:
-        """Each layer by its incoming weights, given the order below; the input is fixed."""
-        orders: Orders = {}
-        for g in self.groups:
-            orders[g] = self._best(g, [p for p in self.places[g] if p.makes], orders)
-        return orders
+    def _bottom_up(self) -> Tensor:
+        """Each layer by its incoming weights, given the order below; the input is fixed.
 
-    def _improved(self, start: Orders) -> Orders:
+        Within a family of heads or groups some layers read others: what reads only settled channels comes first.
+        """
+        source, settled = self._identity(), torch.ones(self._size, dtype=torch.bool)
+        for members in self.families:
+            settled[channels_of(members)] = False
+        for members in self.families:
+            own = torch.tensor(channels_of(members))
+            while not bool(settled[own].all()):
+                known = [p for p in self.channels.places if p.makes and self._reads_only(p, settled)]
+                self._solve(members, known, source)
+                spoken = {c for p in known for c in present(p.labels)}
+                fresh = [c for c in own.tolist() if c in spoken and not settled[c]]
+                settled[fresh or own] = True
+        return source
+
+    def _reads_only(self, place: Place, settled: Tensor) -> bool:
+        """Whether all that a parameter reads has found its order."""
+        others = [p for p in self.channels.places if p.parameter == place.parameter and not p.makes]
+        return all(bool(settled[present(p.labels)].all()) for p in others)
+
+    def _improved(self, start: Tensor) -> Tensor:
         """By incoming and outgoing weights, given all other orders, until nothing changes."""
-        orders = dict(start)
+        source = start.clone()
         for _ in range(SWEEPS):
-            changed = False
-            for g in self.groups:
-                found = self._best(g, self.places[g], {k: v for k, v in orders.items() if k != g})
-                changed |= not torch.equal(found, orders[g])
-                orders[g] = found
-            if not changed:
+            before = source.clone()
+            for members in self.families:
+                self._solve(members, self.channels.places, source)
+            if torch.equal(before, source):
                 break
-        return orders
+        return source
 
-    def _best(self, g: int, places: list[Place], orders: Mapping[int, Tensor]) -> Tensor:
-        """The order of one group that fits best, block by block."""
-        group = self.channels.groups[g]
-        gain = torch.zeros(group.size, group.size, dtype=torch.float64)
-        for place in places:
-            gain += self._rows(self.a, place, g, {}) @ self._rows(self.b, place, g, orders).T
-        order = torch.arange(group.size)
-        for b in torch.unique(group.block).tolist():
-            here = (group.block == b).nonzero()[:, 0]
-            if len(here) > 1:
-                order[here] = here[assign(gain[here][:, here])]
-        return order
+    # ---------------------------------------------------------------- one family
 
-    def _rows(self, tensors: Mapping[str, Tensor], place: Place, g: int, orders: Mapping[int, Tensor]) -> Tensor:
-        """(channels, entries) of a parameter along one axis, its other axes in the given orders."""
-        tensor = tensors[place.parameter]
+    def _solve(self, members: Sequence[Member], places: Sequence[Place], source: Tensor) -> None:
+        """The best order of one family, all others given: written into `source`."""
+        inverse = torch.empty_like(source)
+        inverse[source] = self._identity()
+        gains = Gains(self, places, inverse)
+        gains.prepare(members)
+        for left, right in _paired(members, members, gains)[1]:
+            source[list(left.channels)] = torch.tensor(right.channels)
+
+    def gain(self, leaves: Sequence[Leaf], places: Sequence[Place], inverse: Tensor) -> Tensor:
+        """(leaves, leaves) how well each of A's fits each of B's, over all their roles."""
+        total = torch.zeros(len(leaves), len(leaves), dtype=torch.float64)
+        for role in range(len(leaves[0].channels)):
+            channels = torch.tensor([leaf.channels[role] for leaf in leaves])
+            for place in self._stands.get(int(channels[0]), []):
+                if any(place is p for p in places):
+                    own = self._rows(self.a, place, channels, self._identity())
+                    total += own @ self._rows(self.b, place, channels, inverse).T
+        return total
+
+    def _rows(self, tensors: Mapping[str, Tensor], place: Place, channels: Tensor, inverse: Tensor) -> Tensor:
+        """(channels, entries) of a parameter, its other axes in the order of A's channels that theirs became."""
+        tensor, labels = tensors[place.parameter], place.labels
         for other in self.channels.places:
-            if other.parameter == place.parameter and other.axis != place.axis:
-                source = order_along(other, orders)
-                tensor = tensor if source is None else tensor.index_select(other.axis, source)
-        here = (place.labels // _BASE == g) & (place.labels > 0)
-        rows = tensor.movedim(place.axis, 0)[here].flatten(1) if tensor.ndim > 1 else tensor[here][:, None]
-        present = torch.unique(place.labels[here]) % _BASE - 1
-        rows = rows[torch.argsort(place.labels[here], stable=True)].reshape(len(present), -1)
-        found = torch.zeros(self.channels.groups[g].size, rows.shape[1], dtype=rows.dtype)
-        found[present] = rows
-        return found
+            if other.parameter != place.parameter or other.axis == place.axis:
+                continue
+            order = _key(other.labels, inverse).argsort(dim=-1, stable=True)
+            if order.ndim == 2:  # columns of a grouped convolution, row by row
+                tensor = tensor.gather(1, order.view(*order.shape, *[1] * (tensor.ndim - 2)).expand(tensor.shape))
+            else:
+                tensor = tensor.index_select(other.axis, order)
+                labels = labels[order] if labels.ndim == 2 else labels
+        entries = tensor.movedim(place.axis, 0) if labels.ndim == 1 else tensor.flatten(0, 1)
+        labels = labels.flatten()
+        positions = labels.argsort(stable=True)
+        positions = positions[torch.isin(labels[positions], channels + 1)].view(len(channels), -1)
+        found = entries[positions.flatten()].reshape(len(channels), -1)
+        return found[channels.argsort().argsort()]
 
 
-def _speaks_of(place: Place, g: int) -> bool:
-    return bool(((place.labels > 0) & (place.labels // _BASE == g)).any())
+class Gains:
+    """Gains between the leaves of a family, kind by kind: worked out once for all cells."""
+
+    def __init__(self, matching: Matching, places: Sequence[Place], inverse: Tensor) -> None:
+        self._matching, self._places, self._inverse = matching, places, inverse
+        self._found: dict[tuple[int, ...], tuple[Tensor, int]] = {}  # table of a leaf's kind, its row there
+
+    def prepare(self, members: Sequence[Member]) -> None:
+        """Tables for equals, and for what stands in the same place in cells that are equals."""
+        if isinstance(members[0], Leaf):
+            leaves = _leaves(members)
+            table = self._matching.gain(leaves, self._places, self._inverse)
+            self._found |= {leaf.channels: (table, k) for k, leaf in enumerate(leaves)}
+            return
+        for k in range(len(members[0].inner)):
+            self.prepare([m for cell in _branches(members) for m in cell.inner[k]])
+
+    def between(self, left: Sequence[Leaf], right: Sequence[Leaf]) -> Tensor:
+        """(left, right), the part of a table that is asked for."""
+        rows, columns = ([self._found[leaf.channels][1] for leaf in side] for side in (left, right))
+        return self._found[left[0].channels][0][rows][:, columns]
+
+
+def _paired(left: Sequence[Member], right: Sequence[Member], gains: Gains) -> tuple[float, Pairs]:
+    """The best assignment of one list of equals to another, cells by the best assignments within them."""
+    if not isinstance(left[0], Leaf):
+        return _paired_cells(_branches(left), _branches(right), gains)
+    leaves, others = _leaves(left), _leaves(right)
+    table = gains.between(leaves, others)
+    order = assign(table).tolist()
+    value = float(table[torch.arange(len(order)), order].sum())
+    return value, [(leaves[k], others[o]) for k, o in enumerate(order)]
+
+
+def _paired_cells(left: Sequence[Branch], right: Sequence[Branch], gains: Gains) -> tuple[float, Pairs]:
+    table = torch.zeros(len(left), len(right), dtype=torch.float64)
+    for k, inner in enumerate(left[0].inner):
+        if len(inner) == 1 and isinstance(inner[0], Leaf):  # nothing to choose within a cell
+            own, other = ([leaf for cell in side for leaf in _leaves(cell.inner[k])] for side in (left, right))
+            table += gains.between(own, other)
+            continue
+        for i, one in enumerate(left):
+            for j, other in enumerate(right):
+                table[i, j] += _paired(one.inner[k], other.inner[k], gains)[0]
+    pairs: Pairs = []
+    order = assign(table).tolist()
+    for i, j in enumerate(order):
+        for k, inner in enumerate(left[i].inner):
+            pairs += _paired(inner, right[j].inner[k], gains)[1]
+    return float(table[torch.arange(len(order)), order].sum()), pairs
+
+
+def _leaves(members: Sequence[Member]) -> list[Leaf]:
+    return [m for m in members if isinstance(m, Leaf)]
+
+
+def _branches(members: Sequence[Member]) -> list[Branch]:
+    return [m for m in members if isinstance(m, Branch)]
+
+
+def _key(labels: Tensor, inverse: Tensor) -> Tensor:
+    """By the channel of A that each became; what has no label stays in front, in its order."""
+    return torch.where(labels > 0, inverse[(labels - 1).clamp(min=0)] + 1, 0)

@@ -19,28 +19,44 @@ if TYPE_CHECKING:
     from backplay.games.play import Play
 
 
-def common_root(a: Play, b: Play, twins: dict[Node, Node]) -> tuple[Passed, list[Node]]:
-    """What the overlap pass starts from, and the nodes that it has already left.
+class Root:
+    """The first state of two walks, followed from the output until their overlap stands in `found`.
 
     Plays of one target start at its logit. Otherwise the rows of both logits are compared as rows of one state: the
-    walk first follows wires and scales, whose single move is the logit under another name.
+    walk first follows wires and scales, whose single move is the logit under another name. `at` is the node that the
+    root stands on, None once it has been left; `left` are the nodes behind it.
     """
-    output = a.network.output
-    zeros = torch.zeros(len(a.value), dtype=torch.float64, device=a.value.device)
-    found = Passed(cemetery=zeros.clone(), constant=zeros.clone(), leaked=zeros.clone())
-    roots = a.root(), b.root()
-    if torch.equal(a.target, b.target):
-        found.masses[output] = Mass(roots[0], zeros, output.layout)
-        return found, []
-    node, left = output, [output]
-    kernels = a.kernel(node), b.kernel(twins[node])
-    while all(_renames(k, r) for k, r in zip(kernels, roots, strict=True)):
-        roots = kernels[0].pull(roots[0], WALK)[0], kernels[1].pull(roots[1], WALK)[0]
-        node = node.carriers[0]
-        left.append(node)
-        kernels = a.kernel(node), b.kernel(twins[node])
-    _first_step(found, node, kernels, roots)
-    return found, left
+
+    def __init__(self, a: Play, b: Play) -> None:
+        output = a.network.output
+        zeros = torch.zeros(len(a.value), dtype=torch.float64, device=a.value.device)
+        self.found = Passed(cemetery=zeros.clone(), constant=zeros.clone(), leaked=zeros.clone())
+        self.at: Node | None = output
+        self.left: list[Node] = []
+        self._rows = a.root(), b.root()
+        if torch.equal(a.target, b.target):
+            self.found.masses[output] = Mass(self._rows[0], zeros, output.layout)
+            self.at = None
+
+    def leave(self, a: Kernel, b: Kernel) -> None:
+        """One step down, by the kernels of the node that the root stands on."""
+        assert self.at is not None
+        node, kernels = self.at, (a, b)
+        self.left.append(node)
+        if all(_renames(k, r) for k, r in zip(kernels, self._rows, strict=True)):
+            self._rows = a.pull(self._rows[0], WALK)[0], b.pull(self._rows[1], WALK)[0]
+            self.at = node.carriers[0]
+        else:
+            _first_step(self.found, node, kernels, self._rows)
+            self.at = None
+
+
+def common_root(a: Play, b: Play, twins: dict[Node, Node]) -> tuple[Passed, list[Node]]:
+    """What the overlap pass starts from, and the nodes that it has already left."""
+    root = Root(a, b)
+    while root.at is not None:
+        root.leave(a.kernel(root.at), b.kernel(twins[root.at]))
+    return root.found, root.left
 
 
 def _renames(kernel: Kernel, root: Tensor) -> bool:

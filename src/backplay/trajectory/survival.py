@@ -8,7 +8,7 @@ import torch
 
 from backplay.kernels.kernel import Kernel
 from backplay.network import Network, Node
-from backplay.network.mass import Mass
+from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Input
 
 
@@ -33,9 +33,8 @@ def expect(
 
 
 def _expected(node: Node, step: Kernel, below: list[Mass], ends: bool) -> Mass:
-    common = torch.stack([m.exponent for m in below]).amax(0)
-    aligned = [m.times((m.exponent - common).clamp(min=-1000)) for m in below]
-    ahead = Mass(step.push(aligned), common, node.layout)
+    values, common = aligned(below)
+    ahead = Mass(step.push(values), common, node.layout)
     if not ends:
         return ahead.normalised()
     ones = torch.ones_like(ahead.value)

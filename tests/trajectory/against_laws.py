@@ -1,0 +1,74 @@
+"""`bp.hellinger` against two trajectory laws written out (S27-S31): what all such tests compare."""
+
+import numpy as np
+import torch
+
+import backplay as bp
+from closeness import assert_near
+from oracles import laws
+
+
+def compare(a, b, pairs):
+    """Numbers, maps and ends of two plays, by every route, against the laws of each pair of samples."""
+    h, reverse = bp.hellinger(a, b), bp.hellinger(b, a)
+    kernel_side = bp.hellinger(a, b, conditioning="kernel")
+    assert torch.equal(h.distance, reverse.distance)
+    assert torch.equal(h.disagreement, reverse.disagreement)
+    assert h.distance.dtype == h.bc.dtype == h.surviving.dtype == torch.float64
+    bc = np.array([laws.overlap(p, q) for p, q in pairs])
+    assert_near(h.bc, bc, scale=1.0, what="BC")
+    assert_near(h.distance**2, 1 - bc, scale=1.0, what="H²")
+    assert_near(h.bc_forward(), bc, scale=1.0, what="BC, forward pass")
+    given = [(laws.given_survival(p), laws.given_survival(q)) for p, q in pairs]
+    for k, ((p, z_p), (q, z_q)) in enumerate(given):
+        for found in (h, kernel_side):
+            assert_near(found.survival_a[k], z_p, scale=1.0, what="Z_A")
+            assert_near(found.survival_b[k], z_q, scale=1.0, what="Z_B")
+            if z_p == 0 or z_q == 0:
+                assert torch.isnan(found.surviving[k])
+            else:
+                assert_near(found.bc_surviving[k], laws.overlap(p, q), scale=1.0, what="BC given survival")
+    compare_ends(h, pairs)
+    compare_maps(h, kernel_side, pairs, given)
+    return h
+
+
+def compare_ends(h, pairs):
+    for k, (p, q) in enumerate(pairs):
+        dagger = laws.overlap_at(p, q, lambda s: s == laws.DAGGER)
+        assert_near(h.cemetery_overlap[k], dagger, scale=1.0, what="β(†)")
+        constant = laws.overlap_at(p, q, lambda s: s == laws.CONSTANT)
+        assert_near(h.constant_overlap[k], constant, scale=1.0, what="β(constants)")
+    total = h.disagreement.flatten(1).sum(1) + h.cemetery_disagreement + h.constant_disagreement
+    assert_near(total, h.distance**2, scale=1.0, what="Σ h² = H² (thm:per-pixel)")
+
+
+def maps_of(p, q, size):
+    """Trajectory, marginal and fraction map of two laws, tags summed (S29)."""
+    ends_p, ends_q = laws.ends(p), laws.ends(q)
+    trajectory, marginal, mass = np.zeros(size), np.zeros(size), np.zeros(size)
+    for state in set(ends_p) | set(ends_q):
+        if state in (laws.DAGGER, laws.CONSTANT):
+            continue
+        u, v = ends_p.get(state, 0.0), ends_q.get(state, 0.0)
+        trajectory[state[1]] += (u + v) / 2 - laws.overlap_at(p, q, lambda s, state=state: s == state)
+        marginal[state[1]] += (u + v) / 2 - np.sqrt(u * v)
+        mass[state[1]] += (u + v) / 2
+    fraction = np.divide(trajectory, mass, out=np.zeros(size), where=mass > 0)
+    return {"trajectory": trajectory, "marginal": marginal, "fraction": fraction}
+
+
+def compare_maps(h, kernel_side, pairs, given):
+    size = h.a.x[0].numel()
+    for k, (p, q) in enumerate(pairs):
+        for kind, expected in maps_of(p, q, size).items():
+            # a fraction of tiny masses has no digits left of the passes' rounding
+            scale = 1.0 if kind != "fraction" else 1e5
+            assert_near(h.map(kind)[k].flatten(), expected, scale=scale, what=f"{kind} map")
+        (alive_p, z_p), (alive_q, z_q) = given[k]
+        if z_p == 0 or z_q == 0:
+            continue
+        for kind, expected in maps_of(alive_p, alive_q, size).items():
+            scale = 1.0 if kind != "fraction" else 1e5
+            for found in (h, kernel_side):
+                assert_near(found.map(kind, conditioned=True)[k].flatten(), expected, scale=scale, what=f"live {kind}")

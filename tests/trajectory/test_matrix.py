@@ -1,0 +1,129 @@
+"""All pairs at once: the numbers of the pairs one by one, with the kernels of one node at a time."""
+
+import functools
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from trajectory.test_geometric import GAMES, Mixed, perturbed
+
+NAMES = ("distance", "bc", "surviving", "cemetery_overlap")
+
+
+def mlp(depth=6):
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(4, 4), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(4, 3)).double().eval()
+
+
+@functools.cache
+def mixed():
+    return bp.capture(Mixed().double().eval(), torch.randn(2, 3, 3, dtype=torch.float64))
+
+
+def images(n, *shape):
+    return [torch.randn(1, *shape, dtype=torch.float64) for _ in range(n)]
+
+
+def same(matrix, rows, columns):
+    """Bit for bit what `bp.hellinger` says to each pair."""
+    for i, a in enumerate(rows):
+        for j, b in enumerate(columns):
+            single = bp.hellinger(a, b)
+            for name in NAMES:
+                found, expected = getattr(matrix, name)[i, j], getattr(single, name)
+                assert torch.equal(found.nan_to_num(9).reshape(-1), expected.nan_to_num(9)), f"{name} of {i}, {j}"
+
+
+@pytest.mark.parametrize("game, options", GAMES)
+def test_equals_pairs(game, options):
+    """Two models, several inputs, one and several targets; a play on both sides has distance 0 from itself."""
+    network = mixed()
+    first, second = game(network, **options), game(network.on(perturbed(network.model)), **options)
+    x = images(3, 3, 3)
+    rows = [first.play(x[0], 0).release(), first.play(x[1], 1), second.play(x[2], 0)]
+    columns = [second.play(x[1], 0).release(), rows[1], second.play(x[0], 2)]
+    found = bp.hellinger_matrix(rows, columns)
+    assert found.distance.shape == (3, 3) and found.distance[1, 1] == 0
+    same(found, rows, columns)
+
+
+def test_batches():
+    """A batch stays the last dimension."""
+    game, x = bp.RoutingGame(mlp()), torch.randn(5, 4, dtype=torch.float64)
+    rows, columns = [game.play(x[:2], 0)], [game.play(x[2:4], 0), game.play(x[3:], 1)]
+    found = bp.hellinger_matrix(rows, columns)
+    assert found.distance.shape == (1, 2, 2)
+    same(found, rows, columns)
+
+
+class Living:
+    """Counts the kernels that are alive, by watching those that a game makes."""
+
+    def __init__(self, monkeypatch, game):
+        self.kernels, self.peak, self.made = weakref.WeakSet(), 0, 0
+        plain = type(game).kernel
+
+        def kernel(own, node, values):
+            made = plain(own, node, values)
+            self.kernels.add(made)
+            self.made += 1
+            self.peak = max(self.peak, len(self.kernels))
+            return made
+
+        monkeypatch.setattr(type(game), "kernel", kernel)
+
+
+def test_kernels_of_one_node_at_a_time(monkeypatch):
+    """Released plays have no kernels before and none after; a kernel is made once for each node and play."""
+    game = bp.RoutingGame(mlp(depth=6))
+    plays = [game.play(x, k % 3).release() for k, x in enumerate(images(8, 4))]
+    living = Living(monkeypatch, game)
+    bp.hellinger_matrix(plays[:4], plays[4:])
+    nodes = len(plays[0].network.nodes) - 1
+    assert living.made == nodes * len(plays)
+    # those of one node, and the one that replaces the last of them
+    assert living.peak <= len(plays) + 1 and len(living.kernels) == 0
+    assert all(not p._kernels for p in plays)
+
+
+def test_plays_keep_what_they_have(monkeypatch):
+    """Plays that hold their kernels lend them: nothing is made, nothing is dropped, no pass is added."""
+    game = bp.StoppingGame(mlp())
+    plays = [game.play(x, 0) for x in images(4, 4)]
+    before, passes = [dict(p._kernels) for p in plays], [list(p._passes) for p in plays]
+    living = Living(monkeypatch, game)
+    bp.hellinger_matrix(plays[:2], plays[2:])
+    assert living.made == 0 and [p._kernels for p in plays] == before
+    assert [list(p._passes) for p in plays] == passes
+
+
+def test_released_plays():
+    """A released play answers as before, and refuses where its model has changed."""
+    model = mlp()
+    game, x = bp.RoutingGame(model), torch.randn(2, 4, dtype=torch.float64)
+    play, kept = game.play(x, 0), game.play(x, 0)
+    expected = kept.attribution(), kept.occupation("2").plus, kept.cemetery
+    play.release()
+    assert torch.equal(play.attribution(), expected[0]) and torch.equal(play.occupation("2").plus, expected[1])
+    other = game.play(x, 0).release()
+    with torch.no_grad():
+        model[2].weight.mul_(2)
+    assert torch.equal(play.cemetery, expected[2])  # whole again before the change
+    with pytest.raises(bp.BackplayError, match="changed"):
+        other.attribution()
+    with pytest.raises(RuntimeError, match="changed"):
+        bp.hellinger_matrix([other], [kept])
+
+
+def test_refusals():
+    game, x = bp.StoppingGame(mlp()), torch.randn(2, 4, dtype=torch.float64)
+    play = game.play(x, 0)
+    with pytest.raises(ValueError, match="at least one"):
+        bp.hellinger_matrix([], [play])
+    with pytest.raises(TypeError, match="play"):
+        bp.hellinger_matrix([play], [x])
+    with pytest.raises(ValueError, match="samples"):
+        bp.hellinger_matrix([play], [play, game.play(x[:1], 0)])
