@@ -1,0 +1,54 @@
+"""What a loader returns."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from backplay.errors import MissingLibraryError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A network, and what belongs to it."""
+
+    model: nn.Module  # in eval mode, on the CPU
+    preprocess: Callable[[Image], Tensor]  # an RGB picture -> (3, H, W), as the network was trained to see it
+    classes: tuple[str, ...] | None  # a name for each logit, None where nobody knows them
+    size: tuple[int, int]  # (H, W) of what `preprocess` makes
+    source: str  # the name under which it was loaded, and where the weights come from
+
+    def class_name(self, index: int) -> str:
+        """The name of a class, or its number where it has none."""
+        known = self.classes is not None and 0 <= index < len(self.classes)
+        return self.classes[index] if known and self.classes is not None else f"class {index}"
+
+
+def library(name: str, extra: str, why: str) -> ModuleType:
+    """An optional library, or how to install it."""
+    from backplay.interop.torchvision import ensure
+
+    try:
+        ensure()  # timm and transformers import torchvision, and die with it where its operators do not load
+    except ImportError as error:
+        if name == "torchvision":
+            raise MissingLibraryError(f"{why} needs torchvision: pip install 'backplay[{extra}]'") from error
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingLibraryError(f"{why} needs {name}: pip install 'backplay[{extra}]'") from error
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)`, or nothing."""
+    close = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f" (did you mean {', '.join(close)}?)" if close else ""
