@@ -62,8 +62,8 @@ def batch(paths: Iterable[str | Path], preprocess: Callable[[Image], Tensor]) ->
     for path, x in zip(paths, prepared, strict=True):
         if x.shape != prepared[0].shape:
             raise InputError(
-                f"{path} becomes {tuple(x.shape)} and {paths[0]} {tuple(prepared[0].shape)}: this model's preprocessing "
-                "keeps each picture's proportions; give pictures of one size, or one at a time."
+                f"{path} becomes {tuple(x.shape)} and {paths[0]} {tuple(prepared[0].shape)}: this model's "
+                "preprocessing keeps each picture's proportions; give pictures of one size, or one at a time."
             )
     return torch.stack(prepared)
 

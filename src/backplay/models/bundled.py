@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from backplay.errors import ModelError
 from backplay.models.loaded import Loaded, suggestion
 from backplay.models.weights import RANDOM, Weights, drawn, fit, read
@@ -30,6 +32,6 @@ def load(name: str, weights: Weights = None) -> Loaded:
         model = zoo.load(network, spurious=name.endswith(_SPURIOUS))
         if weights is not None:
             fit(model, read(weights), weights, f"zoo:{name}")
-            source = str(weights)
+            source = Path(weights).name
     preprocess = Preprocess((SIZE, SIZE), (MEAN,) * 3, (SPREAD,) * 3)
     return Loaded(model.eval(), preprocess, tuple(zoo.CLASSES), (SIZE, SIZE), f"zoo:{name} ({source})")

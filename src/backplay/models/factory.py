@@ -24,7 +24,7 @@ def load(name: str, weights: Weights = None) -> Loaded:
     """Execute the file, call the function without arguments, and take the model that it returns.
 
     It returns an `nn.Module`, or a pair of one and a dict with any of `mean`, `std` (three numbers each), `size` (a
-    number or (height, width)) and `classes` (names). What it leaves out is ImageNet's: 224 × 224, its mean and deviation.
+    number or (height, width)) and `classes` (names). What it leaves out is ImageNet's: 224 × 224, its mean and std.
     """
     file, _, function = name.rpartition(":")
     path = Path(file)
@@ -80,7 +80,8 @@ def _importable(folder: Path) -> Generator[None]:
     try:
         yield
     finally:
-        sys.path.remove(entry)
+        if entry in sys.path:
+            sys.path.remove(entry)
 
 
 def _module(name: str, made: Any) -> nn.Module:

@@ -54,8 +54,8 @@ class _Processed:
 def _check(folder: Path) -> None:
     if not folder.is_dir():
         raise MissingFileError(
-            f"hf:{folder} is no folder on this machine, and nothing is downloaded; give the folder that save_pretrained "
-            "wrote, or that the hub's cache keeps."
+            f"hf:{folder} is no folder on this machine, and nothing is downloaded; give the folder that "
+            "save_pretrained wrote, or that the hub's cache keeps."
         )
     for names in (["config.json"], ["preprocessor_config.json", "processor_config.json"]):
         if not any((folder / name).is_file() for name in names):
@@ -82,9 +82,7 @@ def _model(transformers: Any, folder: Path, config: Any, weights: Weights) -> tu
         model, found = kind.from_pretrained(None, **options, state_dict=read(path))
     # transformers draws what is missing and goes on; a map of a half-random network would tell nothing
     shapes = [f"{k} {tuple(given)} for {tuple(own)}" for k, given, own in sorted(found["mismatched_keys"])]
-    refuse_misfit(
-        path, type(model).__name__, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), shapes
-    )
+    refuse_misfit(path, type(model).__name__, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), shapes)
     return model, source
 
 

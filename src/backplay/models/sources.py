@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,9 +28,13 @@ class Source:
     def version(self) -> str | None:
         """The installed version of the library; None if it is not installed."""
         try:
-            return importlib.metadata.version(self.library or "backplay")
+            return importlib.metadata.version(self.library) if self.library else None
         except importlib.metadata.PackageNotFoundError:
-            return None if self.library else "bundled"
+            return None
+
+    @property
+    def installed(self) -> bool:
+        return self.library is None or self.version is not None
 
 
 SOURCES = {
@@ -99,6 +102,6 @@ def _elsewhere(name: str) -> str:
         except MissingLibraryError:
             continue
     if name in full:
-        homes = [f"{s.prefix}:{name}" for s in SOURCES.values() if s.names and s.version and name in s.names()]
+        homes = [f"{s.prefix}:{name}" for s in SOURCES.values() if s.names and s.installed and name in s.names()]
         return f" (did you mean {' or '.join(homes)}?)"
     return suggestion(f"torchvision:{name}", full.values())

@@ -59,7 +59,8 @@ def _cached(name: str, config: dict[str, Any]) -> Path:
                 return Path(found)
     found = in_hub(config["url"]) if config.get("url") else None
     if found is None:
-        raise no_local(f"timm:{name}", f"the Hugging Face cache has no {repository}" if repository else "no cache has them")
+        looked = f"the Hugging Face cache has no {repository}" if repository else "timm names no file of them"
+        raise no_local(f"timm:{name}", looked)
     return found
 
 

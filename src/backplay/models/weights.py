@@ -43,9 +43,7 @@ def fit(model: nn.Module, state: Mapping[str, Tensor], path: str | Path, name: s
     """Load a state dict; one line says what is missing, unexpected or of another shape."""
     own = model.state_dict()
     state = _without_prefix(state, own)
-    shapes = [
-        f"{k} {tuple(state[k].shape)} for {tuple(v.shape)}" for k, v in own.items() if k in state and _differ(state[k], v)
-    ]
+    shapes = [f"{k} {tuple(v.shape)} for {tuple(own[k].shape)}" for k, v in state.items() if _differ(v, own.get(k))]
     if shapes:
         missing, unexpected = [k for k in own if k not in state], [k for k in state if k not in own]
     else:
@@ -161,8 +159,8 @@ def _without_prefix(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> d
     return state
 
 
-def _differ(given: Tensor, own: Tensor) -> bool:
-    return given.shape != own.shape
+def _differ(given: Tensor, own: Tensor | None) -> bool:
+    return own is not None and given.shape != own.shape
 
 
 def _some(keys: list[str]) -> str:
