@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from dataclasses import asdict
 from difflib import get_close_matches
 from functools import partial
@@ -40,9 +41,11 @@ def _add_parameters(parser: Parser, given: list[str]) -> None:
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--method", default="rg", nargs="?")
     method = first.parse_known_args(given)[0].method
+    if method is None:  # no name behind it, which the parser itself will say
+        return
     known = bp.methods()
     if method not in known:
-        close = get_close_matches(str(method), list(known), n=3)
+        close = get_close_matches(method, list(known), n=3)
         hint = f" (did you mean {', '.join(close)}?)" if close else ""
         parser.error(f"no method named {method}{hint}: there are {', '.join(known)}")
     group = parser.add_argument_group(f"parameters of {method}")
@@ -104,7 +107,8 @@ def explain(
     network: bp.Network, x: Tensor, target: int | None, method: str, params: dict[str, Any]
 ) -> tuple[Tensor, dict[str, Any]]:
     """The map of one image (1, 3, H, W), and what is known of it; the games report their health."""
-    logits = network.model_logits({network.key: x})[0]
+    with torch.no_grad():
+        logits = network.model_logits({network.key: x})[0]
     if logits.ndim != 1:
         raise InputError(f"the model returns {tuple(logits.shape)} for an image; explain classifies: (classes,).")
     if target is not None and not 0 <= target < len(logits):
@@ -131,8 +135,8 @@ def _names(images: list[Path], method: str, out: Path) -> list[str]:
     names: list[str] = []
     for path in images:
         stem = f"{path.stem}-{method}"
-        taken = sum(name == stem or name.rpartition("-")[0] == stem for name in names)
-        names.append(f"{stem}-{taken + 1}" if taken else stem)
+        numbered = (f"{stem}-{k}" for k in itertools.count(2))
+        names.append(next(name for name in itertools.chain([stem], numbered) if name not in names))
     given = {path.resolve() for path in images}
     for name in names:
         if (out / f"{name}.png").resolve() in given:
