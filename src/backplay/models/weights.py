@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,14 +109,15 @@ def _read_safetensors(path: Path) -> Any:
 
 def _read_pickle(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols; what cannot be read is raised
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if named is None and "weights_only" not in str(error).lower():
-            raise _broken(path, error) from error
-        what = f"{named[1]} beside tensors" if named else "more than tensors"
+        if named is None:
+            raise _broken(path, "no pickle of tensors alone") from error
         raise WeightsError(
-            f"{path} is refused: it pickles {what}, and unpickling runs code; "
+            f"{path} is refused: it pickles {named[1]} beside tensors, and unpickling may run code; "
             "save the state dict alone (torch.save(model.state_dict(), …), or safetensors)."
         ) from error
     except Exception as error:  # zip, tar and pickle readers each have their own
@@ -123,12 +125,12 @@ def _read_pickle(path: Path) -> Any:
             raise WeightsError(
                 f"{path} is a TorchScript archive, which holds code; save the model's state dict instead."
             ) from error
-        raise _broken(path, error) from error
+        raise _broken(path, _first_line(error)) from error
 
 
-def _broken(path: Path, error: Exception) -> WeightsError:
+def _broken(path: Path, why: str) -> WeightsError:
     return WeightsError(
-        f"{path} is broken, truncated or no file of weights ({_first_line(error)}); "
+        f"{path} is broken, truncated or no file of weights ({why}); "
         "give a .safetensors file or what torch.save wrote of a state dict."
     )
 
