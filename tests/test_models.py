@@ -245,7 +245,7 @@ def test_timm_with_a_file(tmp_path):
 
 
 def test_timm_converts_what_it_knows(tmp_path):
-    """A patch embedding that was saved as a matrix: timm's own filter for vision transformers makes it a convolution."""
+    """A patch embedding saved as a matrix: timm's own filter for vision transformers makes it a convolution."""
     model = timm.create_model(TIMM).eval()
     state = dict(model.state_dict())
     state["patch_embed.proj.weight"] = state["patch_embed.proj.weight"].flatten(1)

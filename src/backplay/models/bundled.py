@@ -25,13 +25,13 @@ def load(name: str, weights: Weights = None) -> Loaded:
     from backplay import zoo
     from backplay.zoo.scenes import MEAN, SIZE, SPREAD
 
-    network, source = name.removesuffix(_SPURIOUS), "bundled weights"
-    if weights == RANDOM:
+    network = name.removesuffix(_SPURIOUS)
+    if weights is None:
+        model, source = zoo.load(network, spurious=name.endswith(_SPURIOUS)), "bundled weights"
+    elif weights == RANDOM:
         model, source = drawn(lambda: zoo.build(network)), "random weights"
     else:
-        model = zoo.load(network, spurious=name.endswith(_SPURIOUS))
-        if weights is not None:
-            fit(model, read(weights), weights, f"zoo:{name}")
-            source = Path(weights).name
+        model, source = zoo.build(network), Path(weights).name
+        fit(model, read(weights), weights, f"zoo:{name}")
     preprocess = Preprocess((SIZE, SIZE), (MEAN,) * 3, (SPREAD,) * 3)
     return Loaded(model.eval(), preprocess, tuple(zoo.CLASSES), (SIZE, SIZE), f"zoo:{name} ({source})")
