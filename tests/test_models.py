@@ -4,7 +4,8 @@ import json
 import os
 import pickle
 import socket
-from pathlib import Path
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -395,8 +396,6 @@ NETWORK = """
 
 
 def factory(folder, code, function):
-    import textwrap
-
     path = folder / "mine.py"
     path.write_text(textwrap.dedent(code))
     return f"{path}:{function}"
@@ -424,8 +423,6 @@ def test_a_factory_that_tells_more(tmp_path):
 
 
 def test_a_factory_may_import_its_neighbours(tmp_path):
-    import sys
-
     (tmp_path / "neighbour.py").write_text("from torch import nn\nnetwork = nn.Linear(2, 2)\n")
     before = list(sys.path)
     assert isinstance(models.load(factory(tmp_path, NETWORK, "helped")).model, nn.Linear)
@@ -482,8 +479,15 @@ def test_the_zoo_with_other_weights(tmp_path):
     assert same(loaded.model, models.load("zoo:resnet-spurious").model) and "mine.pth" in loaded.source
 
 
+@pytest.mark.parametrize("missing", ["torchvision", "timm", "transformers"])
+def test_a_library_that_is_not_there(monkeypatch, folder, missing):
+    """None in `sys.modules` is how Python itself notes that a module cannot be imported."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    name = {"torchvision": f"torchvision:{SMALL}", "timm": f"timm:{TIMM}", "transformers": f"hf:{folder}"}[missing]
+    refused(ImportError, missing, "pip install 'backplay[", name=name, weights="random")
+
+
 def test_every_source_can_be_listed():
     for source in models.SOURCES.values():
         assert source.installed
         assert source.names is None or len(source.names()) >= 6
-    assert Path(models.__file__).parent.name == "models"

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -237,3 +238,11 @@ def test_batch(tmp_path):
         batch([], Preprocess((8, 8)))
     with pytest.raises(ValueError, match=r"tall\.png becomes \(1, 30, 8\)"):
         batch(paths, lambda image: torch.from_numpy(np.asarray(image.convert("L"))[None].copy()))
+
+
+def test_without_pillow(tmp_path, monkeypatch):
+    photo(tmp_path / "photo.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"pip install 'backplay\[view\]'") as caught:
+        read(tmp_path / "photo.png")
+    assert isinstance(caught.value, bp.BackplayError)

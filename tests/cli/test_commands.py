@@ -203,6 +203,14 @@ def test_explain_with_rivals(capsys, networks, image, tmp_path, method):
     assert np.isfinite(np.load(found["array"])).all()
 
 
+def test_a_warning_is_one_line(networks, image, tmp_path):
+    options = ["--model", f"{networks}:small", "--alpha", "3", "-o", tmp_path / "maps"]
+    command = [sys.executable, "-m", "backplay", "explain", image, *options]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("\n") == 1
+    assert done.stderr.count("\n") == 1 and "alpha" in done.stderr and ".py" not in done.stderr
+
+
 def test_every_method_has_its_parameters_as_options(capsys):
     for name, info in bp.methods().items():
         code, out, _ = run(capsys, "explain", "--method", name, "--help")

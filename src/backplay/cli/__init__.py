@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from backplay.cli import demo, explain, inspect, methods, models, zoo
@@ -18,11 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     name = "backplay"
     try:
-        options = parse(_parser(given), given)
-        name = f"backplay {options.command}"
-        code = options.run(options)
-        sys.stdout.flush()
-        return code
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            options = parse(_parser(given), given)
+            name = f"backplay {options.command}"
+            code = options.run(options)
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         return _end(f"{name}: interrupted", 130)
     except BrokenPipeError:  # whoever read the output has gone, `| head` for one
@@ -43,3 +46,8 @@ def _parser(given: list[str]) -> Parser:
 def _end(message: str, code: int) -> int:
     print(" ".join(line.strip() for line in message.splitlines()), file=sys.stderr)
     return code
+
+
+def _warn(message: Warning | str, *where: object, **more: object) -> None:
+    """A warning is one line, without the place in the code where it arose."""
+    _end(f"backplay: {message}", 0)

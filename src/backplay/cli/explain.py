@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from dataclasses import asdict
 from difflib import get_close_matches
 from functools import partial
@@ -100,7 +101,10 @@ def run(options: argparse.Namespace) -> int:
     else:
         for report in found:
             print(_line(report))
-    return 0 if all(report["ok"] for report in found) else 1
+    unsound = [report["image"] for report in found if not report["ok"]]
+    if unsound:
+        print(f"backplay explain: {len(unsound)} of {len(found)} maps are not sound: {unsound[0]}", file=sys.stderr)
+    return 1 if unsound else 0
 
 
 def explain(

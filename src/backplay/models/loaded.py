@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from backplay.errors import MissingLibraryError
+from backplay.interop.torchvision import ensure
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,23 +30,27 @@ class Loaded:
 
     def class_name(self, index: int) -> str:
         """The name of a class, or its number where it has none."""
-        known = self.classes is not None and 0 <= index < len(self.classes)
-        return self.classes[index] if known and self.classes is not None else f"class {index}"
+        if self.classes is None or not 0 <= index < len(self.classes):
+            return f"class {index}"
+        return self.classes[index]
 
 
 def library(name: str, extra: str, why: str) -> ModuleType:
     """An optional library, or how to install it."""
-    from backplay.interop.torchvision import ensure
-
+    needs = f"{why} needs {name}: pip install 'backplay[{extra}]'"
     try:
         ensure()  # timm and transformers import torchvision, and die with it where its operators do not load
     except ImportError as error:
         if name == "torchvision":
-            raise MissingLibraryError(f"{why} needs torchvision: pip install 'backplay[{extra}]'") from error
+            raise MissingLibraryError(needs) from error
+    except (RuntimeError, OSError) as error:
+        raise MissingLibraryError(
+            f"{why} needs torchvision, which is installed but cannot be imported: {error}"
+        ) from error
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingLibraryError(f"{why} needs {name}: pip install 'backplay[{extra}]'") from error
+        raise MissingLibraryError(needs) from error
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
