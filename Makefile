@@ -25,11 +25,14 @@ demo: $(VENV)/.view
 	$(PY) -m backplay.demo --out $(OUT)
 
 # Two processes with one thread each; of the slow tests, those that hold gigabytes share one of them. The second run
-# is made even where the first one fails, and either one fails the target.
+# is made even where the first one fails, and either one fails the target. A process that dies fails its run at once:
+# a new one in its place may wait for ever.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --max-worker-restart 0
+
 test: $(VENV)/.dev
 	@status=0; \
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -m "not slow" || status=$$?; \
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup -m slow || status=$$?; \
+	$(PYTEST) --dist worksteal -m "not slow" || status=$$?; \
+	$(PYTEST) --dist loadgroup -m slow || status=$$?; \
 	exit $$status
 
 lint: $(VENV)/.dev

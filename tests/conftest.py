@@ -1,5 +1,6 @@
 """What every test needs: the torchvision shim, and the same random numbers in every run."""
 
+import gc
 import warnings
 
 import pytest
@@ -14,6 +15,14 @@ ensure()
 def seed():
     """Same random numbers in every run, whatever ran before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def tidy(request):
+    """Slow tests hold gigabytes: what they leave behind is gone before the next one begins."""
+    yield
+    if request.node.get_closest_marker("slow"):
+        gc.collect()
 
 
 @pytest.fixture
@@ -36,6 +45,7 @@ LARGE = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("slow") and any(word in item.nodeid for word in LARGE):

@@ -18,6 +18,7 @@ from backplay.games import (
     preset,
     sweep,
 )
+from backplay.methods import MethodInfo, explain, methods
 from backplay.network import Network, Node, capture
 from backplay.trajectory import bounds
 from backplay.trajectory.certify import Certificate, certify
@@ -31,6 +32,7 @@ __all__ = [
     "Decomposition",
     "Hellinger",
     "HellingerMatrix",
+    "MethodInfo",
     "Network",
     "Node",
     "Occupation",
@@ -43,8 +45,10 @@ __all__ = [
     "capture",
     "certify",
     "decompose",
+    "explain",
     "hellinger",
     "hellinger_matrix",
+    "methods",
     "moments",
     "preset",
     "presets",

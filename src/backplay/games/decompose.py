@@ -9,7 +9,7 @@ from torch import nn
 
 from backplay.errors import InputTypeError, KeywordError
 from backplay.games.inputs import Inputs, read_inputs
-from backplay.games.modes import check_choice, check_number
+from backplay.games.keywords import Choice, Number
 from backplay.network import Network, capture
 from backplay.values.decomposition import Decomposition, mixing, softplus, stopping
 from backplay.values.forward import Values
@@ -27,7 +27,7 @@ def decompose(
 
     >>> bp.decompose(model, x)["features.3"].plus
     """
-    check_choice("kind", kind, ("stopping", "mixing", "softplus"))
+    Choice("stopping", ("stopping", "mixing", "softplus")).check("kind", kind)
     _check_parameter("eta", eta, kind == "mixing")
     _check_parameter("theta", theta, kind == "softplus")
     if not isinstance(model, (nn.Module, Network)):
@@ -38,10 +38,10 @@ def decompose(
     deform: Any = None
     activation = stopping
     if eta is not None:
-        check_number("eta", eta, 0, high=1)
+        Number(0.5, 0, high=1).check("eta", eta)
         activation = mixing(eta)
     elif theta is not None:
-        check_number("theta", theta, 0, strict=True)
+        Number(1.0, 0, strict=True).check("theta", theta)
         activation, deform = softplus(theta)
     with torch.inference_mode(False), torch.no_grad():
         return Decomposition(Values(network, inputs, network.weights(), deform), activation)

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
-from numbers import Real
 from typing import Any, Literal
 
 from backplay.errors import KeywordError
+from backplay.games.keywords import Choice, Keyword, Number
 
 
-def check_number(name: str, value: Any, low: float = -math.inf, strict: bool = False, high: float = math.inf) -> None:
-    """A finite number from `low` (left out if `strict`) to `high`."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not math.isfinite(number) or number < low or number > high or (strict and number == low):
-        bound = f" {'>' if strict else '>='} {low:g}" if low > -math.inf else ""
-        bound += f" and <= {high:g}" if high < math.inf else ""
-        raise KeywordError(f"{name}={value!r} is out of range: it must be a finite number{bound}.")
-
-
-def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """One of a few words."""
-    if not isinstance(value, (str, bool)) or value not in choices:
-        raise KeywordError(f"{name}={value!r} is out of range: it must be one of {', '.join(map(repr, choices))}.")
+def keyword(accepts: Keyword) -> Any:
+    """A field of the modes that says what it accepts."""
+    return field(default=accepts.default, metadata={"accepts": accepts})
 
 
 @dataclass(frozen=True)
 class Modes:
     """Keywords that both games have."""
 
-    risk: float = 0.0  # λ, negative = averse
-    input_variance: float = 0.0  # σ²
-    entropy_bias: float = 0.0  # λ_ent
-    gate: Literal["exact", "noisy"] = "exact"
-    gate_noise: float = 1.0
+    risk: float = keyword(Number(0.0, note="λ, negative is averse"))
+    input_variance: float = keyword(Number(0.0, 0, note="σ²"))
+    entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent"))
+    gate: Literal["exact", "noisy"] = keyword(Choice("exact", ("exact", "noisy")))
+    gate_noise: float = keyword(Number(1.0, 0, strict=True))
 
     def __post_init__(self) -> None:
-        check_number("risk", self.risk)
-        check_number("input_variance", self.input_variance, 0)
-        check_number("entropy_bias", self.entropy_bias, 0)
-        check_choice("gate", self.gate, ("exact", "noisy"))
-        check_number("gate_noise", self.gate_noise, 0, strict=True)
+        for name, accepts in self.accepts().items():
+            accepts.check(name, getattr(self, name))
+
+    @classmethod
+    def accepts(cls) -> dict[str, Keyword]:
+        """What each keyword may be."""
+        return {f.name: f.metadata["accepts"] for f in fields(cls)}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -65,54 +56,40 @@ class Modes:
 class StoppingModes(Modes):
     """Keywords of the Stopping Game."""
 
-    softplus: float | None = None  # θ
-    multiply_by_input: bool = False
+    softplus: float | None = keyword(Number(None, 0, strict=True, note="θ"))
+    multiply_by_input: bool = keyword(Choice(False, (False, True)))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.softplus is not None:
-            check_number("softplus", self.softplus, 0, strict=True)
             if self.risk != 0:
                 raise KeywordError(
                     f"softplus={self.softplus!r} and risk={self.risk!r} both replace the activations; use one."
                 )
             if self.gate == "noisy":
                 raise KeywordError(f"softplus={self.softplus!r} and gate='noisy' both replace the gates; use one.")
-        check_choice("multiply_by_input", self.multiply_by_input, (False, True))
 
 
 @dataclass(frozen=True)
 class RoutingModes(Modes):
     """Keywords of the Routing Game."""
 
-    alpha: float = 2.0
-    beta: float = 1.0
-    epsilon: float = 0.5
-    tau: float = 1.0
-    attention_risk: float = 0.0  # λ_sm, negative = averse
-    attention_score: Literal["key", "relative", "logit"] = "key"
-    residual: Literal["uniform", "proportional"] = "uniform"
-    bias: Literal["ignore", "absorb"] = "ignore"
-    empty_stream: Literal["cemetery", "reroute"] = "cemetery"
-    attention: Literal["value", "gradient"] = "value"
-    tau_forward: bool = False
-    risk_forward: bool = False
-    output: Literal["logit", "one"] = "logit"
+    alpha: float = keyword(Number(2.0, 0))
+    beta: float = keyword(Number(1.0, 0))
+    epsilon: float = keyword(Number(0.5, 0))
+    tau: float = keyword(Number(1.0, 0, strict=True))
+    attention_risk: float = keyword(Number(0.0, note="λ_sm, negative is averse"))
+    attention_score: Literal["key", "relative", "logit"] = keyword(Choice("key", ("key", "relative", "logit")))
+    residual: Literal["uniform", "proportional"] = keyword(Choice("uniform", ("uniform", "proportional")))
+    bias: Literal["ignore", "absorb"] = keyword(Choice("ignore", ("ignore", "absorb")))
+    empty_stream: Literal["cemetery", "reroute"] = keyword(Choice("cemetery", ("cemetery", "reroute")))
+    attention: Literal["value", "gradient"] = keyword(Choice("value", ("value", "gradient")))
+    tau_forward: bool = keyword(Choice(False, (False, True)))
+    risk_forward: bool = keyword(Choice(False, (False, True)))
+    output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one")))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("alpha", "beta", "epsilon"):
-            check_number(name, getattr(self, name), 0)
-        check_number("tau", self.tau, 0, strict=True)
-        check_number("attention_risk", self.attention_risk)
-        check_choice("attention_score", self.attention_score, ("key", "relative", "logit"))
-        check_choice("residual", self.residual, ("uniform", "proportional"))
-        check_choice("bias", self.bias, ("ignore", "absorb"))
-        check_choice("empty_stream", self.empty_stream, ("cemetery", "reroute"))
-        check_choice("attention", self.attention, ("value", "gradient"))
-        check_choice("tau_forward", self.tau_forward, (False, True))
-        check_choice("risk_forward", self.risk_forward, (False, True))
-        check_choice("output", self.output, ("logit", "one"))
         if self.tau_forward and self.risk_forward:
             raise KeywordError("tau_forward=True and risk_forward=True both drive the forward pass; use one.")
         if self.risk_forward and self.entropy_bias > 0:

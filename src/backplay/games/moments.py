@@ -9,7 +9,7 @@ from torch import nn
 
 from backplay.errors import InputTypeError
 from backplay.games.inputs import Inputs, read_inputs
-from backplay.games.modes import check_choice, check_number
+from backplay.games.keywords import Choice, Number
 from backplay.network import Network, capture
 from backplay.values.forward import Values
 from backplay.values.moments import Moments
@@ -24,8 +24,8 @@ def moments(
 
     >>> bp.moments(model, x, 0.1)["fc"].variance
     """
-    check_number("input_variance", input_variance, 0)
-    check_choice("mean", mean, ("real", "filtered"))
+    Number(0.0, 0).check("input_variance", input_variance)
+    Choice("real", ("real", "filtered")).check("mean", mean)
     if not isinstance(model, (nn.Module, Network)):
         raise InputTypeError(f"moments takes a torch.nn.Module or a Network, got {type(model).__name__}.")
     keywords = read_inputs(x)

@@ -12,9 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backplay.errors import InputError, InputTypeError, KeywordError
+from backplay.errors import InputError, InputTypeError
 from backplay.games.inputs import Target
-from backplay.games.modes import check_number
+from backplay.games.keywords import Number
+
+AVERAGE = {
+    "n": Number(50, 1, note="draws"),
+    "max_angle": Number(10.0, 0, high=180, note="degrees"),
+    "max_shift": Number(0.05, 0, high=1, note="share of the image's side"),
+    "flip": Number(0.5, 0, high=1, note="probability"),
+    "noise": Number(0.0, 0, high=1, note="largest noise time t"),
+    "seed": Number(0),
+}
 
 _CHUNK = 8  # draws that are played together
 _PATIENCE = 1.0  # seconds of work before progress is shown
@@ -51,14 +60,9 @@ class Reynolds:
             raise InputTypeError(
                 f"Reynolds averages a game or an object with attribute(x, target), got {type(game).__name__}."
             )
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise KeywordError(f"n={n!r} is out of range: it must be an integer >= 1.")
-        check_number("max_angle", max_angle, 0, high=180)
-        check_number("max_shift", max_shift, 0, high=1)
-        check_number("flip", flip, 0, high=1)
-        check_number("noise", noise, 0, high=1)
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise KeywordError(f"seed={seed!r} is out of range: it must be an integer.")
+        given = {"n": n, "max_angle": max_angle, "max_shift": max_shift, "flip": flip, "noise": noise, "seed": seed}
+        for name, value in given.items():
+            AVERAGE[name].check(name, value)
         self.game, self.n, self.max_angle, self.max_shift = game, n, max_angle, max_shift
         self.flip, self.noise, self.seed, self.progress = flip, noise, seed, progress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import operator as python_operator
 import re
 import warnings
@@ -35,7 +36,10 @@ def capture(model: nn.Module, example: Example) -> Network:
         )
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
     with EXPORTING:
-        return _follow(model, keywords)
+        try:
+            return _follow(model, keywords)
+        finally:
+            gc.collect()  # the exporter leaves reference cycles that hold the model's tensors
 
 
 def _follow(model: nn.Module, keywords: dict[Any, Any]) -> Network:

@@ -63,22 +63,19 @@ def _nodes(tree: Any) -> Iterator[Node]:
 def rerun(node: Node, changed: Mapping[Node, Any], scope: Scope) -> Any:
     """The value of a node where some values behind it are changed: only what depends on them is run again."""
     known: dict[Node, Any] = dict(changed)
-
-    def depends(inner: Node) -> bool:
-        if inner not in touched:
-            touched[inner] = inner in known or any(depends(n) for n in inner.inputs)
-        return touched[inner]
-
-    def value(inner: Node) -> None:
-        if inner in known or not depends(inner):
-            return
-        for operand in inner.inputs:
-            value(operand)
-        known[inner] = inner.run(Overlay(known, scope))
-
-    touched: dict[Node, bool] = {}
-    value(node)
+    _rerun(node, known, set(), scope)
     return known[node] if node in known else scope[node]
+
+
+def _rerun(node: Node, known: dict[Node, Any], settled: set[Node], scope: Scope) -> None:
+    """Run a node again if an operand is known anew; `settled` holds the nodes that have been looked at."""
+    if node in known or node in settled:
+        return
+    settled.add(node)
+    for operand in node.inputs:
+        _rerun(operand, known, settled, scope)
+    if any(operand in known for operand in node.inputs):
+        known[node] = node.run(Overlay(known, scope))
 
 
 @dataclass(eq=False)
@@ -255,17 +252,17 @@ class Wire(Node):
 
     def move(self, operands: Sequence[Tensor], scope: Scope, constant: float = 0.0) -> Tensor:
         """Run the wire on other operands; constant floating-point tensors become `constant`."""
-        position = iter(operands)
+        return self.function(*_substituted(self.args, iter(operands), scope, constant, operands[0].dtype))
 
-        def substitute(tree: Any) -> Any:
-            if isinstance(tree, Node):
-                return next(position)
-            if isinstance(tree, Ref):
-                value = scope[tree]
-                floating = isinstance(value, Tensor) and value.is_floating_point()
-                return torch.full_like(value, constant, dtype=operands[0].dtype) if floating else value
-            if isinstance(tree, (list, tuple)):
-                return type(tree)(substitute(item) for item in tree)  # pyright: ignore[reportUnknownVariableType]
-            return tree
 
-        return self.function(*substitute(self.args))
+def _substituted(tree: Any, operands: Iterator[Tensor], scope: Scope, constant: float, dtype: torch.dtype) -> Any:
+    """Arguments of a wire with its live operands replaced in turn, and its constants by one number."""
+    if isinstance(tree, Node):
+        return next(operands)
+    if isinstance(tree, Ref):
+        value = scope[tree]
+        floating = isinstance(value, Tensor) and value.is_floating_point()
+        return torch.full_like(value, constant, dtype=dtype) if floating else value
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_substituted(item, operands, scope, constant, dtype) for item in tree)  # pyright: ignore[reportUnknownVariableType]
+    return tree

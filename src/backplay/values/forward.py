@@ -14,6 +14,7 @@ from backplay.network.weights import Weights
 
 if TYPE_CHECKING:
     from backplay.values.moments import Moments
+    from backplay.values.observed import Observed
 
 Deform = Callable[[Node, "Values"], Tensor | None]
 
@@ -32,7 +33,7 @@ class Values(Mapping[Any, Any]):
         deform: Deform | None = None,
     ) -> None:
         self.network, self.weights, self.deformed = network, weights, deform is not None
-        self.observed: Mapping[Any, Any] = self  # what players see; games may put an `Observed` here (S20)
+        self._observed: Observed | None = None
         self.moments: Moments | None = None  # filtered variances, where the game needs them (S22)
         self._scope = network.scope(x, weights)
         for node in network.nodes:
@@ -42,10 +43,25 @@ class Values(Mapping[Any, Any]):
 
     def twin(self) -> Values:
         """The same values, to be forgotten apart."""
+        other = self.bare()
+        other._scope = dict(self._scope)
+        return other
+
+    def bare(self) -> Values:
+        """The same values for what is built on them: without a way back, so that all goes when the last user goes."""
         other = object.__new__(Values)
         other.__dict__ |= self.__dict__
-        other._scope, other.observed = dict(self._scope), other
+        other._observed = other.moments = None
         return other
+
+    @property
+    def observed(self) -> Values | Observed:
+        """What players see: the values themselves, unless the game has put something else here (S20)."""
+        return self if self._observed is None else self._observed
+
+    @observed.setter
+    def observed(self, seen: Observed) -> None:
+        self._observed = seen
 
     def __getitem__(self, key: Any) -> Any:
         return self._scope[key]
@@ -73,5 +89,5 @@ class Values(Mapping[Any, Any]):
     def forget(self, node: Node) -> None:
         """Free a value that nobody will ask for again."""
         self._scope[node] = None
-        if self.observed is not self:
-            self.observed.forget(node)  # type: ignore[attr-defined]
+        if self._observed is not None:
+            self._observed.forget(node)

@@ -38,7 +38,7 @@ class Moments(Mapping[Any, Moment]):
     """
 
     def __init__(self, values: Values, input_variance: float, mean: Literal["real", "filtered"] = "real") -> None:
-        self.network, self.real = values.network, values
+        self.network, self.real = values.network, values.bare()
         self._filtered, self._input_variance = mean == "filtered", input_variance
         self._means: dict[Node, Tensor] = {}
         self._variances: dict[Node, Tensor] = {}

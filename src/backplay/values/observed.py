@@ -21,7 +21,7 @@ class Observed(Mapping[Any, Any]):
     affine nodes reset to the real pre-activation. Backward only: the forward pass stays as it is."""
 
     def __init__(self, values: Values, shown: Shown) -> None:
-        self.real = values
+        self.real = values.bare()
         self._changed: dict[Node, Tensor] = {}
         for node in values.network.nodes:
             if isinstance(node, Gate):

@@ -1,0 +1,65 @@
+"""The games as methods: SG, RG and RG+Eq."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from torch import Tensor
+
+from backplay.games import Reynolds, RoutingGame, StoppingGame
+from backplay.games.modes import RoutingModes, StoppingModes
+from backplay.games.reynolds import AVERAGE
+from backplay.methods.registry import method
+from backplay.methods.subject import Subject
+
+PAPER = "Playing the network backward, tab:main-search-grid"
+
+_RISKS, _VARIANCES = (-5.0, -2.0, -1.0, -0.3, 0.0), (1.0, 2.0, 5.0, 10.0)
+
+
+def _stopping_grid() -> tuple[dict[str, Any], ...]:
+    risky = [
+        {"risk": r, "input_variance": v, "gate": gate}
+        for r, v, gate in product(_RISKS, _VARIANCES, ("exact", "noisy"))
+        if r != 0
+    ]
+    return ({}, {"gate": "noisy"}, *risky)  # without risk the variance changes nothing
+
+
+def _routing_grid() -> tuple[dict[str, Any], ...]:
+    taus, epsilons = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (0.1, 0.25, 0.5, 1.0)
+    found: list[dict[str, Any]] = []
+    for tau, epsilon, risk, oracle in product(taus, epsilons, _RISKS, (-50.0, -10.0, -5.0, -2.0, -1.0, 0.0)):
+        plain = {"tau": tau, "epsilon": epsilon, "risk": risk, "attention_risk": oracle}
+        certain = risk == 0 and oracle == 0  # then the variance changes nothing
+        found += [plain] if certain else [plain | {"input_variance": v} for v in _VARIANCES]
+    return tuple(found)
+
+
+@method("sg", title="SG", family="gradient", reference=PAPER, params=StoppingModes.accepts(), grid=_stopping_grid())
+def stopping(subject: Subject, **modes: Any) -> Tensor:
+    """The Stopping Game: its discounted visits are the gradient (thm:gradient)."""
+    return StoppingGame(subject.network, **modes).attribute(subject.given, subject.target)
+
+
+@method("rg", title="RG", family="relevance", reference=PAPER, params=RoutingModes.accepts(), grid=_routing_grid())
+def routing(subject: Subject, **modes: Any) -> Tensor:
+    """The Routing Game: at τ = 1 the αβ-LRP family (thm:ab-recovery)."""
+    return RoutingGame(subject.network, **modes).attribute(subject.given, subject.target)
+
+
+@method(
+    "rg_eq",
+    title="RG+Eq",
+    family="relevance",
+    reference=PAPER,
+    needs=("image",),
+    params=RoutingModes.accepts() | AVERAGE,
+    grid=_routing_grid(),
+)
+def equivariant_routing(subject: Subject, **params: Any) -> Tensor:
+    """The Routing Game averaged over rotations, shifts and flips (S36)."""
+    average = {name: params.pop(name) for name in AVERAGE}
+    game = RoutingGame(subject.network, **params)
+    return Reynolds(game, **average).attribute(subject.x, subject.target)

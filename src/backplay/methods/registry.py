@@ -1,0 +1,118 @@
+"""The registry of methods: every explanation by name (`bp.explain`, `bp.methods`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from backplay.errors import BackplayError, KeywordError, UnsupportedError
+from backplay.games.inputs import Inputs, Target
+from backplay.games.keywords import Keyword
+from backplay.methods.example import guess
+from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
+from backplay.network import Network
+
+NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
+    "image": (lambda net: len(net.input.shape) == 4, "it explains images of shape (B, C, H, W)"),
+    "attention": (has_attention, "it reads attention weights, and this network has none"),
+    "convolution": (has_convolutions, "it reads convolutional feature maps, and this network has none"),
+}
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """What is known of a method: `fits(model)` says whether it applies, `params` what may be set."""
+
+    name: str
+    title: str  # as the paper's tables write it
+    family: str  # "gradient" | "relevance" | "cam" | "attention" | "perturbation"
+    architectures: tuple[str, ...]  # "cnn" and "transformer"
+    reference: str
+    function: Callable[..., Tensor] = field(repr=False)
+    needs: tuple[str, ...] = ()
+    params: Mapping[str, Keyword] = field(default_factory=dict[str, Keyword])
+    grid: tuple[Mapping[str, Any], ...] = ({},)  # the paper's validation grid (tab:main-search-grid)
+
+    def fits(self, model: nn.Module | Network) -> bool:
+        """Whether the method applies to a model; one that was not explained yet is captured on a guessed input."""
+        try:
+            network = model if isinstance(model, Network) else known(model) or captured(model, {0: guess(model)})
+            return self.refusal(network) is None
+        except BackplayError:
+            return False
+
+    def refusal(self, network: Network) -> str | None:
+        """Why the method does not apply, None if it does."""
+        return next((why for check, why in map(NEEDS.__getitem__, self.needs) if not check(network)), None)
+
+    def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters, given ones checked and the others at their defaults."""
+        for name, value in params.items():
+            if name not in self.params:
+                close = get_close_matches(name, list(self.params), n=1)
+                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                known = ", ".join(self.params) or "no parameters"
+                raise KeywordError(f"unknown parameter {name!r}{hint}: the method {self.name!r} takes {known}.")
+            self.params[name].check(name, value)
+        return {name: param.default for name, param in self.params.items()} | dict(params)
+
+
+_METHODS: dict[str, MethodInfo] = {}
+
+
+def method(
+    name: str,
+    *,
+    title: str,
+    family: str,
+    reference: str,
+    architectures: tuple[str, ...] = ("cnn", "transformer"),
+    needs: tuple[str, ...] = (),
+    params: Mapping[str, Keyword] | None = None,
+    grid: tuple[Mapping[str, Any], ...] = ({},),
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register `function(subject, **params) -> map` under a name."""
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        _METHODS[name] = MethodInfo(name, title, family, architectures, reference, function, needs, params or {}, grid)
+        return function
+
+    return register
+
+
+def methods() -> dict[str, MethodInfo]:
+    """Every registered method by name."""
+    return dict(_METHODS)
+
+
+def find(name: str) -> MethodInfo:
+    """The method of that name."""
+    if name not in _METHODS:
+        close = get_close_matches(str(name), list(_METHODS), n=3)
+        hint = f" (did you mean {', '.join(map(repr, close))}?)" if close else ""
+        raise KeywordError(f"no method named {name!r}{hint}: there are {', '.join(_METHODS)}.")
+    return _METHODS[name]
+
+
+def explain(model: nn.Module | Network, x: Inputs, target: Target = None, method: str = "rg", **params: Any) -> Tensor:
+    """The map of any registered method: a tensor of the input's shape, or (B, 1, H, W).
+
+    Never rescaled or rectified; a batch is its samples one by one. A method that does not fit the network, or a
+    parameter out of its range, is refused before any work.
+
+    >>> explain(model, x, method="integrated_gradients", steps=50)
+    """
+    info = find(method)
+    settings = info.check(params)
+    subject = Subject(model, x, target)
+    why = info.refusal(subject.network)
+    if why is not None:
+        fitting = [name for name, other in _METHODS.items() if other.refusal(subject.network) is None]
+        raise UnsupportedError(f"{method!r} does not fit this network: {why}; these do: {', '.join(fitting)}.")
+    with torch.inference_mode(False), torch.no_grad():
+        return info.function(subject, **settings)

@@ -1,0 +1,108 @@
+"""The subject of an explanation: a model, an input and a class for each sample."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from backplay.errors import InputTypeError
+from backplay.games.inputs import Inputs, Target, read_inputs, read_target
+from backplay.network import Network, capture
+from backplay.network.attention import Attention
+from backplay.network.capture import input_key
+from backplay.network.linear import Convolution
+from backplay.network.nodes import Affine
+
+_KEPT = 2  # captures of the models that were explained last
+_captures: OrderedDict[tuple[Any, ...], Network] = OrderedDict()
+_lock = threading.RLock()
+
+
+def captured(model: nn.Module | Network, example: dict[Any, Any]) -> Network:
+    """The game graph of a model, kept for the models explained last: explaining in a loop captures once."""
+    if isinstance(model, Network):
+        return model
+    shape = tuple((k, tuple(v.shape[1:]), v.dtype) if isinstance(v, Tensor) else (k, v) for k, v in example.items())
+    key = (id(model), repr(model), shape)  # the entry holds the model, so that its id stays its own
+    with _lock:
+        if key not in _captures:
+            _captures[key] = capture(model, example)
+            while len(_captures) > _KEPT:
+                _captures.popitem(last=False)
+        _captures.move_to_end(key)
+        return _captures[key]
+
+
+def known(model: nn.Module) -> Network | None:
+    """A capture of the model that is at hand."""
+    with _lock:
+        wanted = (id(model), repr(model))
+        return next((network for key, network in reversed(_captures.items()) if key[:2] == wanted), None)
+
+
+class Subject:
+    """What is to be explained; methods read from here and leave the model as it is."""
+
+    def __init__(self, model: nn.Module | Network, x: Inputs, target: Target) -> None:
+        if not isinstance(model, (nn.Module, Network)):
+            raise InputTypeError(f"a method takes a torch.nn.Module or a Network, got {type(model).__name__}.")
+        given = read_inputs(x)
+        input_key(given)
+        self.network = captured(model, given)
+        self.model = self.network.model
+        self.inputs = self.network.check(given)
+        self.x: Tensor = self.inputs[self.network.key]
+        with torch.inference_mode(False), torch.no_grad():
+            logits = self.network.model_logits(self.inputs)
+        self.flat = read_target(target, logits)  # (B,) index into each sample's flattened output
+        self.target = torch.stack(torch.unravel_index(self.flat, logits.shape[1:]), 1)  # (B, n), as games take it
+
+    @property
+    def given(self) -> Inputs:
+        """The input as games take it."""
+        return self.x if set(self.inputs) == {0} else self.inputs
+
+    @property
+    def is_image(self) -> bool:
+        """(B, C, H, W)."""
+        return self.x.ndim == 4
+
+    @property
+    def has_attention(self) -> bool:
+        return has_attention(self.network)
+
+    @property
+    def has_convolutions(self) -> bool:
+        return has_convolutions(self.network)
+
+    def scores(self, x: Tensor, target: Tensor) -> Tensor:
+        """(N,) the target's logit of each of N inputs; differentiable in `x`. N may be any multiple of the batch."""
+        repeats = len(x) // len(self.x)
+        others = {
+            k: v.repeat_interleave(repeats, 0) if isinstance(v, Tensor) and v.ndim else v
+            for k, v in self.inputs.items()
+        }
+        logits = self.network.model_logits(others | {self.network.key: x})
+        return logits.flatten(1).gather(1, target[:, None])[:, 0]
+
+    def gradient(self, x: Tensor | None = None) -> Tensor:
+        """Gradient of the target's logit in the input, for the subject's batch or another of the same samples."""
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = (self.x if x is None else x).detach().clone().requires_grad_(True)
+            repeats = len(leaf) // len(self.x)
+            score = self.scores(leaf, self.flat.repeat_interleave(repeats))
+            return torch.autograd.grad(score.sum(), leaf)[0]
+
+
+def has_attention(network: Network) -> bool:
+    """Whether the network mixes tokens by softmax weights."""
+    return any(isinstance(n, Attention) for n in network.nodes)
+
+
+def has_convolutions(network: Network) -> bool:
+    """Whether convolutions see more than their own patch: feature maps, not only a patch embedding."""
+    return sum(isinstance(n, Affine) and isinstance(n.map, Convolution) for n in network.nodes) > 1
