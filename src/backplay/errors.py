@@ -27,3 +27,27 @@ class NonFiniteError(BackplayError, ValueError):
 
 class UnsupportedError(BackplayError, RuntimeError):
     """A question that this play, in its modes, has no answer to."""
+
+
+class FileError(BackplayError, OSError):
+    """A path that cannot be read as a file: a folder, a device, no permission."""
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A path where nothing is."""
+
+
+class PhotographError(BackplayError, ValueError):
+    """A file that is no picture, or one that cannot be decoded."""
+
+
+class ModelError(BackplayError, ValueError):
+    """A model that cannot be loaded under the name that was given."""
+
+
+class WeightsError(BackplayError, ValueError):
+    """A file of weights that cannot be read safely, or that does not fit the model."""
+
+
+class MissingLibraryError(BackplayError, ImportError):
+    """An optional library that this needs and that is not installed."""

@@ -1,0 +1,165 @@
+"""`backplay explain`: a heat-map of each photograph."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from dataclasses import asdict
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import backplay as bp
+from backplay import models, photographs
+from backplay.cli import heatmap
+from backplay.cli.output import Progress, folder, print_json, whole
+from backplay.cli.parser import Commands, Parser, add_command, add_model
+from backplay.errors import InputError
+
+GAMES = {"sg": bp.StoppingGame, "rg": bp.RoutingGame}
+_PARAMETER = "parameter "  # before a method's own options, whose names are its business
+
+
+def add(commands: Commands, given: list[str]) -> None:
+    parser = add_command(commands, "explain", "explain photographs: a heat-map and its numbers for each", run)
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph")
+    add_model(parser, "weights: a file, or 'random'; if left out, the trained ones, if they are on this machine")
+    parser.add_argument("--method", default="rg", metavar="NAME", help="see `backplay methods` (default: %(default)s)")
+    parser.add_argument("--target", type=int, metavar="N", help="the class to explain (default: the largest logit)")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    if given[:1] == ["explain"]:
+        _add_parameters(parser, given[1:])
+
+
+def _add_parameters(parser: Parser, given: list[str]) -> None:
+    """The method's own parameters become options, so that they are read before and after the images alike."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--method", default="rg", nargs="?")
+    method = first.parse_known_args(given)[0].method
+    if method is None:  # no name behind it, which the parser itself will say
+        return
+    known = bp.methods()
+    if method not in known:
+        close = get_close_matches(method, list(known), n=3)
+        hint = f" (did you mean {', '.join(close)}?)" if close else ""
+        parser.error(f"no method named {method}{hint}: there are {', '.join(known)}")
+    group = parser.add_argument_group(f"parameters of {method}")
+    for name, param in known[method].params.items():
+        spellings = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
+        group.add_argument(
+            *spellings,
+            dest=_PARAMETER + name,
+            type=partial(_value, param.default),
+            default=argparse.SUPPRESS,
+            metavar="VALUE",
+            help=f"{param.range} (default: {param.default})".replace("%", "%%"),
+        )
+
+
+def _value(default: Any, text: str) -> Any:
+    """Text as a value of the default's type; the method itself checks the range."""
+    if isinstance(default, bool) or text.lower() in ("true", "false"):
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if isinstance(default, str):
+        return text
+    if text.lower() == "none":
+        return None
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return float(number) if isinstance(default, float) else number
+    return text
+
+
+def run(options: argparse.Namespace) -> int:
+    params = {k.removeprefix(_PARAMETER): v for k, v in vars(options).items() if k.startswith(_PARAMETER)}
+    for path in options.images:  # before anything that takes long
+        photographs.read(path)
+    out = folder(options.out)
+    names = _names(options.images, options.method, out)
+    with Progress(f"loading {options.model}") as progress:
+        loaded = models.load(options.model, options.weights)
+        network, found = None, list[dict[str, Any]]()
+        for k, (path, name) in enumerate(zip(options.images, names, strict=True)):
+            progress.say(f"explaining {path.name}, {k + 1} of {len(names)}")
+            x = loaded.preprocess(photographs.read(path))[None]
+            if network is None or tuple(network.input.shape[1:]) != tuple(x.shape[1:]):
+                network = bp.capture(loaded.model, x)
+            heat, report = explain(network, x, options.target, options.method, params)
+            found.append({"image": str(path), **report, "class": loaded.class_name(report["target"])})
+            found[-1] |= _write(heat[0], out / name)
+    if options.json:
+        print_json({"model": loaded.source, "method": options.method, "params": params, "maps": found})
+    else:
+        for report in found:
+            print(_line(report))
+    unsound = [report["image"] for report in found if not report["ok"]]
+    if unsound:
+        print(f"backplay explain: {len(unsound)} of {len(found)} maps are not sound: {unsound[0]}", file=sys.stderr)
+    return 1 if unsound else 0
+
+
+def explain(
+    network: bp.Network, x: Tensor, target: int | None, method: str, params: dict[str, Any]
+) -> tuple[Tensor, dict[str, Any]]:
+    """The map of one image (1, 3, H, W), and what is known of it; the games report their health."""
+    with torch.no_grad():
+        logits = network.model_logits({network.key: x})[0]
+    if logits.ndim != 1:
+        raise InputError(f"the model returns {tuple(logits.shape)} for an image; explain classifies: (classes,).")
+    if target is not None and not 0 <= target < len(logits):
+        raise InputError(f"--target {target}: the model has the classes 0 to {len(logits) - 1}.")
+    chosen = int(logits.argmax()) if target is None else target
+    health = None
+    if method in GAMES:
+        play = GAMES[method](network, **params).play(x, chosen)
+        heat, health = play.attribution(), play.health()
+    else:
+        heat = bp.explain(network, x, chosen, method=method, **params)
+    return heat, {
+        "target": chosen,
+        "predicted": int(logits.argmax()),
+        "logit": float(logits[chosen]),
+        "sum": float(heat.sum()),
+        "ok": bool(torch.isfinite(heat).all()) and (health is None or health.ok),
+        "health": None if health is None else {"ok": health.ok, "summary": str(health), **asdict(health)},
+    }
+
+
+def _names(images: list[Path], method: str, out: Path) -> list[str]:
+    """`cat-rg` for cat.jpg, numbered where two images have one name; no result takes the place of an image."""
+    names: list[str] = []
+    for path in images:
+        stem = f"{path.stem}-{method}"
+        numbered = (f"{stem}-{k}" for k in itertools.count(2))
+        names.append(next(name for name in itertools.chain([stem], numbered) if name not in names))
+    given = {path.resolve() for path in images}
+    for name in names:
+        if (out / f"{name}.png").resolve() in given:
+            raise InputError(f"{out / name}.png is one of the images and would be overwritten; give another --out.")
+    return names
+
+
+def _write(heat: Tensor, stem: Path) -> dict[str, str]:
+    picture, numbers = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.npy")
+    with whole(numbers) as path, path.open("wb") as file:
+        np.save(file, heat.numpy())
+    with whole(picture) as path:
+        heatmap.png(heat, path)
+    return {"picture": str(picture), "array": str(numbers)}
+
+
+def _line(report: dict[str, Any]) -> str:
+    state = report["health"]["summary"] if report["health"] else "finite" if report["ok"] else "NaN or Inf in the map"
+    return (
+        f"{report['image']}: {report['class']} ({report['target']}), logit {report['logit']:.4g}, "
+        f"map sums to {report['sum']:.4g}; {state}; {report['picture']}"
+    )

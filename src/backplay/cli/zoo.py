@@ -1,0 +1,45 @@
+"""`backplay zoo train`: make the bundled networks anew."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from backplay.cli.output import Progress, folder, print_json, whole
+from backplay.cli.parser import Commands, add_command
+from backplay.models.bundled import NETWORKS
+
+HELD_OUT = 1000
+
+
+def add(commands: Commands, given: list[str]) -> None:
+    parser = add_command(commands, "zoo", "train a bundled network anew", run)
+    parser.add_argument("action", choices=("train",), help="what to do")
+    parser.add_argument("name", choices=NETWORKS, help="which network")
+    parser.add_argument("--spurious", action="store_true", help="on pictures with a cue that gives the class away")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the weights")
+    parser.add_argument("--seed", type=int, default=0, help="fixes pictures and training (default: %(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    from backplay import zoo
+    from backplay.zoo.training import accuracy, train
+    from backplay.zoo.weights import save
+
+    out: Path = options.out or Path(f"{options.name}{'-spurious' if options.spurious else ''}.safetensors")
+    folder(out.parent)
+    begin = time.perf_counter()
+    with Progress(f"training {options.name}") as progress:
+        model = train(
+            options.name, options.spurious, options.seed, lambda what, done, of: progress.say(f"{what}, {done} of {of}")
+        )
+        seconds = time.perf_counter() - begin
+        with whole(out) as path:
+            save(model, path)
+        right = accuracy(model, zoo.images(HELD_OUT, "test", spurious=options.spurious))
+    if options.json:
+        print_json({"weights": str(out), "accuracy": right, "pictures": HELD_OUT, "seconds": seconds})
+    else:
+        print(f"{out}: {right:.1%} of {HELD_OUT} unseen pictures right, trained in {seconds:.0f} s")
+    return 0

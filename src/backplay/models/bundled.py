@@ -1,0 +1,37 @@
+"""The networks that come with the package: `zoo:vgg`, and `zoo:vgg-spurious` for the one that learned the cue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backplay.errors import ModelError
+from backplay.models.loaded import Loaded, suggestion
+from backplay.models.weights import RANDOM, Weights, drawn, fit, read
+from backplay.photographs import Preprocess
+
+NETWORKS = ("vgg", "resnet", "vit")
+_SPURIOUS = "-spurious"
+
+
+def names() -> list[str]:
+    """Every bundled network."""
+    return [network + kind for network in NETWORKS for kind in ("", _SPURIOUS)]
+
+
+def load(name: str, weights: Weights = None) -> Loaded:
+    """A bundled network; its own weights unless a file or random ones are asked for."""
+    if name not in names():
+        raise ModelError(f"zoo:{name} is not bundled{suggestion(name, names())}; there are {', '.join(names())}.")
+    from backplay import zoo
+    from backplay.zoo.scenes import MEAN, SIZE, SPREAD
+
+    network = name.removesuffix(_SPURIOUS)
+    if weights is None:
+        model, source = zoo.load(network, spurious=name.endswith(_SPURIOUS)), "bundled weights"
+    elif weights == RANDOM:
+        model, source = drawn(lambda: zoo.build(network)), "random weights"
+    else:
+        model, source = zoo.build(network), Path(weights).name
+        fit(model, read(weights), weights, f"zoo:{name}")
+    preprocess = Preprocess((SIZE, SIZE), (MEAN,) * 3, (SPREAD,) * 3)
+    return Loaded(model.eval(), preprocess, tuple(zoo.CLASSES), (SIZE, SIZE), f"zoo:{name} ({source})")

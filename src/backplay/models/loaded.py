@@ -1,0 +1,59 @@
+"""What a loader returns."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from backplay.errors import MissingLibraryError
+from backplay.interop.torchvision import ensure
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A network, and what belongs to it."""
+
+    model: nn.Module  # in eval mode, on the CPU
+    preprocess: Callable[[Image], Tensor]  # an RGB picture -> (3, H, W), as the network was trained to see it
+    classes: tuple[str, ...] | None  # a name for each logit, None where nobody knows them
+    size: tuple[int, int]  # (H, W) of what `preprocess` makes
+    source: str  # the name under which it was loaded, and where the weights come from
+
+    def class_name(self, index: int) -> str:
+        """The name of a class, or its number where it has none."""
+        if self.classes is None or not 0 <= index < len(self.classes):
+            return f"class {index}"
+        return self.classes[index]
+
+
+def library(name: str, extra: str, why: str) -> ModuleType:
+    """An optional library, or how to install it."""
+    needs = f"{why} needs {name}: pip install 'backplay[{extra}]'"
+    try:
+        ensure()  # timm and transformers import torchvision, and die with it where its operators do not load
+    except ImportError as error:
+        if name == "torchvision":
+            raise MissingLibraryError(needs) from error
+    except (RuntimeError, OSError) as error:
+        raise MissingLibraryError(
+            f"{why} needs torchvision, which is installed but cannot be imported: {error}"
+        ) from error
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingLibraryError(needs) from error
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)`, or nothing."""
+    close = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f" (did you mean {', '.join(close)}?)" if close else ""
