@@ -18,7 +18,7 @@ from backplay.games import (
     preset,
     sweep,
 )
-from backplay.methods import MethodInfo, explain, methods
+from backplay.methods import Explainer, MethodInfo, explain, methods
 from backplay.network import Network, Node, capture
 from backplay.trajectory import bounds
 from backplay.trajectory.certify import Certificate, certify
@@ -31,6 +31,7 @@ __all__ = [
     "BackplayError",
     "Certificate",
     "Decomposition",
+    "Explainer",
     "Hellinger",
     "HellingerMatrix",
     "MethodInfo",

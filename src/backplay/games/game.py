@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backplay.errors import InputTypeError
-from backplay.games.inputs import Inputs, Target, read_inputs
+from backplay.games.inputs import Inputs, Target, read_inputs, read_target
 from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.kernels.kernel import Kernel
@@ -120,6 +120,13 @@ class Game(ABC, Generic[M]):
             if not return_convergence_delta:
                 return result
             return result, result.flatten(1).sum(1) - play.value
+
+    def targets(self, x: Inputs, target: Target = None) -> Tensor:
+        """(B, n) the index of the output that is explained in each sample."""
+        network, inputs = self.prepare(x)
+        with torch.inference_mode(False), torch.no_grad():
+            logits = network.model_logits(inputs)
+            return torch.stack(torch.unravel_index(read_target(target, logits), logits.shape[1:]), 1)
 
     def prepare(self, x: Inputs, extra: Any = None) -> tuple[Network, dict[Any, Any]]:
         """The captured network, and the forward arguments checked against it."""

@@ -75,11 +75,12 @@ class Reynolds:
         targets = self._fixed_targets(x, target)
         return torch.cat([self._one(image[None], single) for image, single in zip(x, targets, strict=True)])
 
-    def _fixed_targets(self, x: Tensor, target: Target) -> list[int]:
+    def _fixed_targets(self, x: Tensor, target: Target) -> list[Any]:
         """The class of every sample, fixed on the untransformed input and checked once."""
-        play: Any = getattr(self.game, "play", None)
-        if play is not None:
-            return play(x, target).target.tolist()
+        fix: Any = getattr(self.game, "targets", None)
+        if callable(fix):
+            found: Any = fix(x, target)
+            return list(found)
         if target is None:
             raise InputError("give a target: this method cannot tell which one it would explain.")
         classes = torch.as_tensor(target)
@@ -89,21 +90,22 @@ class Reynolds:
             )
         return classes.expand(len(x)).tolist()
 
-    def _one(self, image: Tensor, target: int) -> Tensor:
+    def _one(self, image: Tensor, target: Any) -> Tensor:
         draws = self._draws(image)
-        total, weight = torch.zeros_like(image), torch.zeros_like(image[:, :1])
+        total, weight = torch.zeros((), dtype=image.dtype), torch.zeros_like(image[:, :1])
         bar = Progress(self.n, "averaging transformed inputs", self.progress)
         for start in range(0, self.n, _CHUNK):
             chunk = range(start, min(start + _CHUNK, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
-            maps = self.game.attribute(moved, [target] * len(chunk))
+            repeated = torch.stack([target] * len(chunk)) if isinstance(target, Tensor) else [target] * len(chunk)
+            maps = self.game.attribute(moved, repeated)
             for k, single in zip(chunk, maps, strict=True):
-                back, valid = draws.undo(k, single[None])
-                total += back * valid
-                weight += valid
+                back, seen = draws.undo(k, single[None])
+                total = total + back
+                weight += seen
             bar.advance(len(chunk))
         bar.close()
-        return total / weight.clamp(min=1e-12)
+        return torch.where(weight > 0, total / weight, 0)
 
     def _noisy(self, moved: Tensor, draws: Draws, k: int) -> Tensor:
         if self.noise == 0:
@@ -136,20 +138,18 @@ class Draws:
         return _shift(moved, int(self.rows[k]), int(self.columns[k]))
 
     def undo(self, k: int, image: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse, and 1 where it is defined."""
+        """A map carried back, weighted by how far it is defined there, and that weight.
 
-        def inverse(moved: Tensor) -> Tensor:
-            moved = _shift(moved, -int(self.rows[k]), -int(self.columns[k]))
-            moved = _rotate(moved, -float(self.angle[k]))
-            return moved.flip(-1) if bool(self.flipped[k]) else moved
+        The transformed image shows the original up to its fill; a bilinear value counts by the share of it that is no
+        fill, so that a border is left out of the average as far as it is undefined, and no further.
+        """
+        visible = self.apply(k, torch.ones_like(image[:, :1]))
+        return self._inverse(k, image * visible), self._inverse(k, visible)
 
-        ones = torch.ones_like(image[:, :1])
-        seen = inverse(self._visible(k, ones))
-        return inverse(image), (seen > 0.999).to(image.dtype)
-
-    def _visible(self, k: int, ones: Tensor) -> Tensor:
-        """Where the transformed image shows the original, and not the fill."""
-        return (self.apply(k, ones) > 0.999).to(ones.dtype)
+    def _inverse(self, k: int, moved: Tensor) -> Tensor:
+        moved = _shift(moved, -int(self.rows[k]), -int(self.columns[k]))
+        moved = _rotate(moved, -float(self.angle[k]))
+        return moved.flip(-1) if bool(self.flipped[k]) else moved
 
 
 def _rotate(image: Tensor, angle: float) -> Tensor:

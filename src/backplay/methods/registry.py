@@ -37,7 +37,7 @@ class MethodInfo:
 
     name: str
     title: str  # as the paper's tables write it
-    family: str  # "gradient" | "relevance" | "cam" | "attention" | "perturbation"
+    family: str  # one of FAMILIES
     architectures: tuple[str, ...]  # "cnn" and "transformer"
     reference: str
     function: Callable[..., Tensor] = field(repr=False)
@@ -92,9 +92,12 @@ def method(
     return register
 
 
+FAMILIES = ("gradient", "relevance", "cam", "attention", "perturbation")
+
+
 def methods() -> dict[str, MethodInfo]:
-    """Every registered method by name."""
-    return dict(_METHODS)
+    """Every registered method by name, family by family."""
+    return dict(sorted(_METHODS.items(), key=lambda item: FAMILIES.index(item[1].family)))
 
 
 def find(name: str) -> MethodInfo:
@@ -102,8 +105,40 @@ def find(name: str) -> MethodInfo:
     if name not in _METHODS:
         close = get_close_matches(str(name), list(_METHODS), n=3)
         hint = f" (did you mean {', '.join(map(repr, close))}?)" if close else ""
-        raise KeywordError(f"no method named {name!r}{hint}: there are {', '.join(_METHODS)}.")
+        raise KeywordError(f"no method named {name!r}{hint}: there are {', '.join(methods())}.")
     return _METHODS[name]
+
+
+class Explainer:
+    """A method with its parameters on a model: `attribute`, as the games have it, so that `Reynolds` can average it.
+
+    >>> Reynolds(Explainer(model, "gradcam"), n=50).attribute(x)
+    """
+
+    def __init__(self, model: nn.Module | Network, method: str = "rg", **params: Any) -> None:
+        self.model, self.info = model, find(method)
+        self.params = self.info.check(params)
+
+    def __repr__(self) -> str:
+        model = self.model.model if isinstance(self.model, Network) else self.model
+        changed = [f"{k}={v!r}" for k, v in self.params.items() if v != self.info.params[k].default]
+        return f"Explainer({', '.join([type(model).__name__, repr(self.info.name), *changed])})"
+
+    def targets(self, x: Inputs, target: Target = None) -> Tensor:
+        """(B, n) the class that is explained in each sample."""
+        return Subject(self.model, x, target).target
+
+    def attribute(self, x: Inputs, target: Target = None) -> Tensor:
+        """The map: a tensor of the input's shape, or (B, 1, H, W)."""
+        subject = Subject(self.model, x, target)
+        why = self.info.refusal(subject.network)
+        if why is not None:
+            fitting = [name for name, other in methods().items() if other.refusal(subject.network) is None]
+            raise UnsupportedError(
+                f"{self.info.name!r} does not fit this network: {why}; these do: {', '.join(fitting)}."
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            return self.info.function(subject, **self.params)
 
 
 def explain(model: nn.Module | Network, x: Inputs, target: Target = None, method: str = "rg", **params: Any) -> Tensor:
@@ -114,12 +149,4 @@ def explain(model: nn.Module | Network, x: Inputs, target: Target = None, method
 
     >>> explain(model, x, method="integrated_gradients", steps=50)
     """
-    info = find(method)
-    settings = info.check(params)
-    subject = Subject(model, x, target)
-    why = info.refusal(subject.network)
-    if why is not None:
-        fitting = [name for name, other in _METHODS.items() if other.refusal(subject.network) is None]
-        raise UnsupportedError(f"{method!r} does not fit this network: {why}; these do: {', '.join(fitting)}.")
-    with torch.inference_mode(False), torch.no_grad():
-        return info.function(subject, **settings)
+    return Explainer(model, method, **params).attribute(x, target)

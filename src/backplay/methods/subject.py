@@ -69,19 +69,6 @@ class Subject:
         """The input as games take it."""
         return self.x if set(self.inputs) == {0} else self.inputs
 
-    @property
-    def is_image(self) -> bool:
-        """(B, C, H, W)."""
-        return self.x.ndim == 4
-
-    @property
-    def has_attention(self) -> bool:
-        return has_attention(self.network)
-
-    @property
-    def has_convolutions(self) -> bool:
-        return has_convolutions(self.network)
-
     def samples(self) -> Iterator[Subject]:
         """Each sample as a subject of its own."""
         for k in range(len(self.x)):
@@ -105,8 +92,12 @@ class Subject:
 
     def gradient(self, x: Tensor | None = None) -> Tensor:
         """Gradient of the target's logit in the input, for the subject's batch or another of the same samples."""
+        at = self.x if x is None else x
+        if len(at) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()):
+            # torch 2.13 differentiates an eval-mode batch norm wrongly for one sample in some memory layouts
+            return self.gradient(torch.cat([at, at]))[:1]
         with torch.inference_mode(False), torch.enable_grad():
-            leaf = (self.x if x is None else x).detach().clone().requires_grad_(True)
+            leaf = at.detach().clone().requires_grad_(True)
             repeats = len(leaf) // len(self.x)
             # a copy of the leaf, which the model's first operator may change in place
             score = self.scores(leaf.clone(), self.flat.repeat_interleave(repeats))
