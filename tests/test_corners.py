@@ -223,3 +223,17 @@ def test_statistics_that_are_broadcast_by_name():
     ).eval()
     kinds = {n.operator: n.kind for n in bp.capture(model, torch.randn(2, 4)).nodes}
     assert kinds["div"] == "norm"
+
+
+def test_length_of_a_batch():
+    """S1: `len(x)` in a forward is the batch size, whatever it is."""
+    model = Function(
+        lambda s, x: s.o(torch.cat([s.token.expand(len(x), -1), functional.relu(s.l(x))], 1)),
+        l=nn.Linear(3, 4), o=nn.Linear(6, 2), token=nn.Parameter(torch.randn(1, 2)),
+    ).eval()  # fmt: skip
+    x = torch.randn(5, 3)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    play = bp.StoppingGame(bp.capture(model, x[:1])).play(x, 0)
+    torch.testing.assert_close(play.attribution(), gradient(model, x), rtol=1e-10, atol=1e-12)
+    assert play.health().ok and bool((play.constant > 0).all())
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())

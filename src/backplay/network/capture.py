@@ -112,7 +112,19 @@ def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
         try:
             return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=False)
         except Exception as error:
-            raise CaptureError(_export_failure(wrapped, keywords, error)) from error
+            # `len(x)` is a plain number to Python and fixes the batch; read from its bytecode, the model does not
+            found = _from_bytecode(wrapped, inputs, shapes) if "specialized it to be a constant" in str(error) else None
+            if found is None:
+                raise CaptureError(_export_failure(wrapped, keywords, error)) from error
+            return found
+
+
+def _from_bytecode(wrapped: _Logits, inputs: tuple[Any, ...], shapes: dict[str, Any]) -> ExportedProgram | None:
+    """The program as the exporter's other, stricter mode reads it; None if it cannot."""
+    try:
+        return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=True)
+    except Exception:  # the first error says more of the model
+        return None
 
 
 def _export_failure(wrapped: _Logits, keywords: dict[Any, Any], error: Exception) -> str:
