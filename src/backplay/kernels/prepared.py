@@ -42,7 +42,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
             # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
             scale = node.map.row_weight(values[node.operand]).pow(1 - tau)
         elif tau != 1:
-            scale = _row_scale(node, weight)
+            scale = values.prepared(node, "rows", lambda: _row_scale(node, weight))
             return *_tempered(weight, _along_rows(node, scale, weight), tau, node.operand.nonnegative), scale
         if node.operand.nonnegative:
             return weight.clamp(min=0), (-weight).clamp(min=0), scale
@@ -62,8 +62,8 @@ def _tempered(weight: Tensor, rows: Tensor, tau: float, parts: bool) -> tuple[Te
     size = weight.abs().div_(rows).pow_(1 / tau)
     if not parts:
         return torch.copysign(size, weight), size
-    positive = torch.where(weight > 0, size, 0)
-    return positive, size.sub_(positive)
+    signed = size.copysign_(weight)
+    return signed.clamp(min=0), signed.neg_().clamp_(min=0)
 
 
 def _row_scale(node: Affine, weight: Tensor) -> Tensor:
