@@ -36,6 +36,7 @@ def quiet():
 # tests that hold gigabytes: one after the other, on one worker, while the other slow ones run beside them
 LARGE = (
     "test_full_size",
+    "test_temperatures",
     "vit_l_",
     "maxvit",
     "test_vit_b_16_precision",

@@ -116,17 +116,23 @@ def test_alive_set_grows_with_risk():
         assert sizes[0] < sizes[-1]
 
 
-def test_vanishing_risk_is_not_the_anchor():
-    """S20: at fixed σ² the limit λ → 0 shows `E ReLU(z + noise) > 0` at every gate: not the anchor on ReLU networks."""
+@pytest.mark.parametrize("kind", [bp.RoutingGame, bp.StoppingGame])
+def test_vanishing_risk_is_not_the_anchor(kind):
+    """S20: at fixed σ² the limit λ → 0 shows `E ReLU(z + noise) > 0` at every gate, so that shut gates open and open
+    ones shift: on ReLU networks that is not the anchor. It is `σ² → 0` that gives the anchor, at these λ too."""
     model, x = conv()
-    game = bp.RoutingGame(model, input_variance=0.3)
+    game = kind(model, input_variance=0.3)
     anchor, limit, nearer = (game.replace(risk=r).play(x, 0) for r in (0.0, -1e-9, -1e-11))
     assert l1_relative(limit.attribution(), nearer.attribution()) < 1e-6
     assert l1_relative(limit.attribution(), anchor.attribution()) > 1e-2
-    assert (limit.observed("gate") > 0).all()
+    shut = anchor.observed("gate") == 0
+    assert shut.any() and (limit.observed("gate") > 0).all()
+    assert (limit.observed("gate") > anchor.observed("gate"))[~shut].all()
     moments = bp.moments(model, x, 0.3)
     mean, _ = hand.relu_moments(hand.numbers(model.conv(x)), hand.numbers(moments["conv"].variance))
     assert l1_relative(limit.observed("gate"), mean) < 1e-8
+    certain = game.replace(risk=-1e-9, input_variance=1e-14)
+    assert l1_relative(certain.attribute(x, 0), anchor.attribution()) < 1e-5
 
 
 @pytest.mark.parametrize("score", ["key", "relative", "logit"])

@@ -32,6 +32,19 @@ class RoutingGame(Game[RoutingModes]):
     """At `tau=1`, `Γ₊ − Γ₋` times the target logit is αβ-LRP-ε at every layer (thm:ab-recovery; S12-S18).
 
     >>> RoutingGame(model, alpha=2.0, beta=1.0, epsilon=0.5).attribute(x)
+
+    Keywords, frozen in the game; `replace` gives a game with others:
+
+    - `alpha`, `beta`, `epsilon`, `tau`: discounts of the two streams, outside option, temperature (S13)
+    - `risk`, `input_variance`: gates show `V_λ = μ + λσ` under input noise σ², ReLU and its like no less than 0 (S20).
+      σ² → 0 gives the game without risk. λ → 0 at fixed σ² does not on ReLU networks: it shows `E ReLU(z + noise) > 0`
+      at every gate, the shut ones too
+    - `attention_risk`, `attention_score`: the oracle shuns keys that the same noise makes uncertain (S24)
+    - `entropy_bias`: gates of neurons that listen to many predecessors alike are shown lower (S20)
+    - `gate`, `gate_noise`: `"noisy"` gates are open with probability `Φ(z / gate_noise)` (S21)
+    - `residual`, `bias`, `empty_stream`, `attention`: the variants of S17, S15, S16 and S25
+    - `tau_forward`, `risk_forward`: players who know τ or λ change the forward pass too (S19, S20)
+    - `output`: maps are in units of the `"logit"`, or of `"one"`
     """
 
     modes_type: ClassVar[type[Modes]] = RoutingModes

@@ -25,6 +25,14 @@ class StoppingGame(Game[StoppingModes]):
     """`Γ₊ − Γ₋` is the gradient of the target logit (thm:deriv-occ; S6-S9).
 
     >>> StoppingGame(model).attribute(x, target=3)
+
+    Keywords, frozen in the game; `replace` gives a game with others:
+
+    - `risk`, `input_variance`: every activation is replaced by its `V_λ` under input noise σ² (S20). σ² → 0 gives the
+      game without risk; λ → 0 at fixed σ² does not, as in the Routing Game
+    - `entropy_bias`, `gate`, `gate_noise`: as in the Routing Game
+    - `softplus`: θ of the network whose ReLU gates are Softplus (S10)
+    - `multiply_by_input`: the map is gradient times input
     """
 
     modes_type: ClassVar[type[Modes]] = StoppingModes
