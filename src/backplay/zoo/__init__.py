@@ -1,0 +1,6 @@
+"""Small networks and generated pictures that come with the package; nothing is downloaded."""
+
+from backplay.zoo.scenes import Batch, images, picture
+from backplay.zoo.shapes import CLASSES
+
+__all__ = ["CLASSES", "Batch", "images", "picture"]
