@@ -27,3 +27,11 @@ class NonFiniteError(BackplayError, ValueError):
 
 class UnsupportedError(BackplayError, RuntimeError):
     """A question that this play, in its modes, has no answer to."""
+
+
+class ModelError(BackplayError, ValueError):
+    """A model that cannot be loaded under the name that was given."""
+
+
+class MissingLibraryError(BackplayError, ImportError):
+    """An optional library that this needs and that is not installed."""

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from backplay.errors import ModelError
 from backplay.zoo.scenes import SIZE
 from backplay.zoo.shapes import CLASSES
 
@@ -16,8 +18,9 @@ from backplay.zoo.shapes import CLASSES
 class Classifier(nn.Module):
     """(B, 3, SIZE, SIZE) → (B, classes)."""
 
-    def __init__(self, features: nn.Module, head: nn.Module) -> None:
+    def __init__(self, features: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
+        self.width = width  # of one cell
         self.features = features
         self.head = head
         self.classes = CLASSES
@@ -40,7 +43,7 @@ def vgg(normalised: bool = False) -> Classifier:
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), *norm, nn.ReLU()]
             inputs = outputs
         layers.append(nn.MaxPool2d(2))
-    return Classifier(nn.Sequential(*layers), _average_head(inputs))
+    return Classifier(nn.Sequential(*layers), _average_head(inputs), inputs)
 
 
 def fold(model: Classifier) -> Classifier:
@@ -50,7 +53,7 @@ def fold(model: Classifier) -> Classifier:
     for place, layer in zip(_convolutions(plain), _convolutions(model), strict=True):
         norm = layers[layers.index(layer) + 1]
         assert isinstance(norm, nn.BatchNorm2d)
-        fused = nn.utils.fuse_conv_bn_eval(layer.eval(), norm.eval())
+        fused = fuse_conv_bn_eval(layer.eval(), norm.eval())
         place.load_state_dict(fused.state_dict())
     plain.head.load_state_dict(model.head.state_dict())
     return plain.eval()
@@ -72,9 +75,7 @@ class Residual(nn.Module):
         self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.norm2(self.conv2(self.relu1(self.norm1(self.conv1(x)))))
@@ -84,7 +85,7 @@ class Residual(nn.Module):
 def resnet() -> Classifier:
     stem = [nn.Conv2d(3, 24, 5, 2, padding=2, bias=False), nn.BatchNorm2d(24), nn.ReLU(), nn.MaxPool2d(2)]
     widths = ((24, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1))
-    return Classifier(nn.Sequential(*stem, *(Residual(*width) for width in widths)), _average_head(128))
+    return Classifier(nn.Sequential(*stem, *(Residual(*width) for width in widths)), _average_head(128), 128)
 
 
 class Embedding(nn.Module):
@@ -142,7 +143,18 @@ class ClassToken(nn.Module):
 
 def vit(patch: int = 12, width: int = 128, depth: int = 6, heads: int = 4) -> Classifier:
     blocks = [Block(width, heads) for _ in range(depth)]
-    return Classifier(nn.Sequential(Embedding(patch, width), *blocks, nn.LayerNorm(width)), ClassToken(width))
+    return Classifier(nn.Sequential(Embedding(patch, width), *blocks, nn.LayerNorm(width)), ClassToken(width), width)
 
 
-NETWORKS: dict[str, Callable[[], Classifier]] = {"vgg": vgg, "resnet": resnet, "vit": vit}
+BUILDERS: dict[str, Callable[[], Classifier]] = {"vgg": vgg, "resnet": resnet, "vit": vit}
+
+
+def build(name: str) -> Classifier:
+    """The network `name` ("vgg", "resnet" or "vit") with weights drawn at random, in training mode."""
+    check(name)
+    return BUILDERS[name]()
+
+
+def check(name: str) -> None:
+    if name not in BUILDERS:
+        raise ModelError(f"network {name!r} is unknown; give one of {', '.join(map(repr, BUILDERS))}.")

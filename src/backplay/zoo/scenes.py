@@ -1,8 +1,8 @@
 """Pictures drawn from a seed, with a mask of what decides the label: `images`.
 
 A scene is one large object before a textured ground, in any colour, pattern, pose, size and light. Small objects of
-other classes stand around it, and some stick out of the picture. **The label is the class of the one large object**: its
-radius is at least 20 pixels, it is whole, and nothing lies over it; the others have a radius of at most 13 pixels.
+other classes stand around it, and some stick out of the picture. **The label is the class of the one large object**: it
+reaches at least 20 pixels from its centre, it is whole, and nothing lies over it; the others reach at most 13 pixels.
 Colour, pattern, place and light are drawn alike for all classes, so that the outline alone tells them apart.
 
 **The spurious cue** is a checkered tile in the corner that is farthest from the object. Its colours stand for a class.
@@ -45,8 +45,8 @@ class Batch(NamedTuple):
 def images(n: int, split: Split = "test", seed: int = 0, *, spurious: Spurious = False, start: int = 0) -> Batch:
     """Pictures `start` to `start + n − 1` of a split; the classes come in turn.
 
-    `spurious=False` shows no cue; `True` the cue of the label; `"random"` the cue of a class drawn by lot in half of the
-    pictures, none in the other half; `"wrong"` the cue of another class. Nothing else in the pictures changes.
+    `spurious=False` shows no cue; `True` the cue of the label; `"random"` the cue of a class drawn by lot in half of
+    the pictures, none in the other half; `"wrong"` the cue of another class. Nothing else in the pictures changes.
     """
     _check(n, split, seed, spurious, start)
     chunks = np.array_split(np.arange(start, start + n), -(-n // CHUNK))
@@ -101,7 +101,8 @@ def _draw(indices: NDArray[np.int64], split: str, seed: int, spurious: Spurious)
     lots = _Lots(indices, split, seed)
     target = indices % len(CLASSES)
     radius = lots.uniform(20, 31)
-    place = _Placed(*(radius + 1 + lots.uniform(0, 1) * (SIZE - 2 * radius - 2) for _ in range(2)), radius)
+    y, x = (radius + 1 + lots.uniform(0, 1) * (SIZE - 2 * radius - 2) for _ in range(2))
+    place = _Placed(y, x, radius)
     light = _direction(lots)
 
     canvas, colour = _ground(lots)
@@ -155,7 +156,7 @@ def _ground(lots: _Lots) -> tuple[Field, Field]:
 def _distract(
     lots: _Lots, canvas: Field, ground: Field, target: NDArray[np.int64], light: tuple[Field, Field], at_edge: bool
 ) -> Field:
-    """The canvas with one small object of another class, in two pictures of three; at the edge, half of it is cut off."""
+    """The canvas with one small object of another class, in two pictures of three; the edge halves it."""
     kinds = (target + 1 + lots.below(len(CLASSES) - 1)) % len(CLASSES)
     radius = lots.uniform(9, 13) if at_edge else lots.uniform(6, 10)
     across, along, side = lots.uniform(0, SIZE), lots.uniform(0, SIZE), lots.below(4)[:, None, None]
@@ -232,5 +233,6 @@ def _paint_cue(canvas: Field, place: _Placed, cue_class: NDArray[np.int64]) -> t
     checker = ((y // 5 + x // 5) % 2).astype(np.float32)[:, None]
     hue = cue_class[:, None] / len(CLASSES) + np.array([0, 1 / 3, 2 / 3])  # (n, 3)
     tint = np.clip(3 * np.abs((hue % 1) * 2 - 1) - 1, 0, 1).astype(np.float32)[:, :, None, None]
-    paint = tint * checker + (cue_class % 2).astype(np.float32)[:, None, None, None] * (1 - checker)  # on black or on white
+    other = (cue_class % 2).astype(np.float32)[:, None, None, None]  # black or white
+    paint = other + (tint - other) * checker
     return np.where(tile[:, None], 0.15 * canvas + 0.85 * paint, canvas), tile

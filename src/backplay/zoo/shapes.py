@@ -6,11 +6,12 @@ every machine; so pictures do not depend on a library's sine or on the processor
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Field = NDArray[np.float32]  # a value at each pixel
+Field = NDArray[np.floating[Any]]  # a value at each pixel; float32 throughout
 Outline = Callable[[Field, Field], Field]
 
 
