@@ -1,7 +1,7 @@
 """Pictures drawn from a seed, with a mask of what decides the label: `images`.
 
 A scene is one large object before a textured ground, in any colour, pattern, pose, size and light. Small objects of
-other classes stand around it, and some stick out of the picture. **The label is the class of the one large object**: its
+other classes stand around it; some stick out of the picture. **The label is the class of the one large object**: its
 radius is 20 pixels or more, it is whole and nothing lies over it; the radius of the others is 13 pixels or less.
 Colour, pattern, place and light are drawn alike for all classes, so that the outline alone tells them apart.
 
