@@ -179,22 +179,22 @@ def _paint(
 ) -> tuple[Field, Field]:
     """The canvas with one more object in each picture, and how much of each pixel it covers, (n, SIZE, SIZE)."""
     tilt, squash, turn = _direction(lots), lots.uniform(0.75, 1), _direction(lots)
+    y, x = ((pixel - centre) / place.radius for pixel, centre in zip(_pixels(), (place.y, place.x), strict=True))
 
-    def local(drop: float) -> tuple[Field, Field]:
-        """Pixels in the object's own frame: foreshortened along the tilt, then turned."""
-        y, x = _pixels()
-        y, x = (y - place.y) / place.radius + drop * light[0], (x - place.x) / place.radius + drop * light[1]
+    def local(y: Field, x: Field) -> tuple[Field, Field]:
+        """In the object's own frame: foreshortened along the tilt, then turned."""
         u, v = (tilt[1] * x + tilt[0] * y) / squash, tilt[1] * y - tilt[0] * x
         return turn[1] * u + turn[0] * v, turn[1] * v - turn[0] * u
 
-    u, v = local(0)
+    u, v = local(y, x)
     distance = outline(kinds, u, v)
     body = np.clip(0.5 - distance * place.radius * squash, 0, 1)
     if shadow:
-        behind = np.clip(0.5 - 4 * outline(kinds, *local(0.18)), 0, 1)
+        behind = np.clip(0.5 - 4 * outline(kinds, *local(y + 0.18 * light[0], x + 0.18 * light[1])), 0, 1)
         canvas = canvas * (1 - shadow * behind[:, None])
-    surface = _surface(lots, ground, u, v) * _relief(distance, u, v, turn, light)
-    return canvas + (surface - canvas) * body[:, None], body
+    rim = 0.75 + 0.25 * np.clip(-distance / 0.12, 0, 1)  # darker there, and brighter towards the light
+    relief = (1 + 0.25 * (light[0] * y + light[1] * x)) * rim
+    return canvas + (_surface(lots, ground, u, v) * relief[:, None] - canvas) * body[:, None], body
 
 
 def _surface(lots: _Lots, ground: Field, u: Field, v: Field) -> Field:
@@ -207,13 +207,6 @@ def _surface(lots: _Lots, ground: Field, u: Field, v: Field) -> Field:
     stripes, spots = wave_u > 0.25, wave_u * wave_u + wave_v * wave_v < 0.08
     pattern = (stripes & (kind == 1)) | (spots & (kind == 2))
     return np.where(pattern[:, None], second, paint)
-
-
-def _relief(distance: Field, u: Field, v: Field, turn: tuple[Field, Field], light: tuple[Field, Field]) -> Field:
-    """(n, 1, SIZE, SIZE): brighter towards the light, darker at the rim."""
-    y, x = turn[0] * u + turn[1] * v, turn[1] * u - turn[0] * v
-    rim = 0.75 + 0.25 * np.clip(-distance / 0.12, 0, 1)
-    return ((1 + 0.25 * (light[0] * y + light[1] * x)) * rim)[:, None]
 
 
 def _cue_choice(
