@@ -36,6 +36,24 @@ def test_a_picture_depends_on_its_index_alone(plain):
     assert equal(zoo.images(7, start=middle.start), [part[middle] for part in plain])
 
 
+# a picture's split, seed and index; its class, pixels of the object, colour at (30, 40), mean and mean square
+GOLDEN = [
+    ("test", 0, 0, 0, 2299, [0.31147, 1.9998, -1.33539], -0.06338, 1.03652),
+    ("test", 0, 57, 7, 1556, [-2.0, 0.42287, -1.92437], 0.04788, 1.37584),
+    ("train", 0, 3, 3, 1419, [0.17359, -0.94193, 0.70665], 0.18974, 0.85298),
+    ("val", 7, 1008, 8, 1367, [-1.56496, 1.17966, -0.2209], -0.28282, 1.13677),
+]
+
+
+@pytest.mark.parametrize("split, seed, index, target, pixels, colour, mean, square", GOLDEN)
+def test_the_same_pictures_on_every_machine(split, seed, index, target, pixels, colour, mean, square):
+    batch = zoo.images(1, split, seed, start=index, spurious=True)
+    x = batch.x[0].double()
+    assert batch.target.item() == target and abs(batch.mask.sum().item() - pixels) <= 2
+    assert x[:, 30, 40].tolist() == pytest.approx(colour, abs=1e-4)
+    assert [x.mean().item(), x.square().mean().item()] == pytest.approx([mean, square], abs=1e-4)
+
+
 @pytest.mark.parametrize("other", [{"split": "train"}, {"split": "val"}, {"seed": 1}])
 def test_splits_and_seeds_are_disjoint(plain, other):
     theirs = zoo.images(50, **other).x.flatten(1)
