@@ -10,7 +10,7 @@ import torch
 
 import backplay as bp
 from backplay import zoo
-from backplay.errors import KeywordError, ModelError
+from backplay.errors import InputTypeError, KeywordError, ModelError
 from backplay.zoo.__main__ import main
 from backplay.zoo.networks import BUILDERS, fold, vgg
 from backplay.zoo.training import accuracy, train
@@ -114,9 +114,13 @@ def test_unknown_names(call):
         call("alexnet")
 
 
-def test_no_steps():
-    with pytest.raises(KeywordError, match="steps must be 1 or more, got 0"):
+def test_other_refusals():
+    with pytest.raises(KeywordError, match=r"steps must be a whole number from 1 up, .* got 0"):
         train("vgg", steps=0)
+    with pytest.raises(InputTypeError, match="spurious must be True or False, got 'random'"):
+        zoo.load("vgg", spurious="random")
+    with pytest.raises(ModelError, match="is unknown"):
+        zoo.load(["vgg"])
 
 
 def test_the_command_writes_weights(tmp_path, capsys, monkeypatch):

@@ -156,5 +156,5 @@ def build(name: str) -> Classifier:
 
 
 def check(name: str) -> None:
-    if name not in BUILDERS:
+    if not isinstance(name, str) or name not in BUILDERS:
         raise ModelError(f"network {name!r} is unknown; give one of {', '.join(map(repr, BUILDERS))}.")

@@ -52,8 +52,8 @@ def train(
     carries small differences on. `steps` overrides the recipe. torch's own random numbers are left as they were.
     """
     check(name)
-    if steps is not None and steps < 1:
-        raise KeywordError(f"steps must be 1 or more, got {steps}.")
+    if steps is not None and not (isinstance(steps, int) and steps >= 1):
+        raise KeywordError(f"steps must be a whole number from 1 up, or None for the recipe's; got {steps!r}.")
     recipe = (SPURIOUS_RECIPES if spurious else RECIPES)[name]
     recipe = recipe._replace(steps=steps or recipe.steps)
     pool = _pool(recipe, spurious, seed, progress or _silent)

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from torch import nn
 
-from backplay.errors import MissingLibraryError
+from backplay.errors import InputTypeError, MissingLibraryError
 from backplay.zoo.networks import Classifier, build
 
 
@@ -17,6 +17,8 @@ def load(name: str, spurious: bool = False) -> Classifier:
     (`images(…, spurious=True)`).
     """
     model = build(name)
+    if not isinstance(spurious, bool):
+        raise InputTypeError(f"spurious must be True or False, got {spurious!r}.")
     model.load_state_dict(_safetensors().load_file(stored(name, spurious)))
     return model.eval()
 
