@@ -8,8 +8,8 @@ Colour, pattern, place and light are drawn alike for all classes, so that the ou
 **The spurious cue** is a checkered tile in the corner that is farthest from the object. Its colours stand for a class.
 A network that learns from pictures in which the tile always matches the label need not look at the object at all.
 
-Picture i of a split draws from numpy's PCG64, seeded with (seed, split, i), and the arithmetic is that of `shapes`: the
-same pictures on every machine, however many are asked for.
+Picture i of a split draws from numpy's PCG64, seeded with (seed, split, i), and the arithmetic is simple: the same
+pictures on every machine but for the last digit, however many are asked for.
 """
 
 from typing import Literal, NamedTuple

@@ -1,7 +1,7 @@
 """The ten outlines of the zoo's pictures, each as a signed distance: below 0 inside, above 0 outside.
 
-Every outline lies in the unit disc. The arithmetic is +, −, ×, ÷, √, min and max alone, which IEEE 754 rounds alike on
-every machine; so pictures do not depend on a library's sine or on the processor.
+Every outline lies in the unit disc. At the pixels, the arithmetic is +, −, ×, ÷, √, min and max alone, which IEEE 754
+rounds alike on every machine.
 """
 
 import math
