@@ -28,18 +28,19 @@ class Recipe(NamedTuple):
     steps: int
     small: float  # share of the steps at half size
     rate: float  # the largest learning rate
+    dense: float = 0.5  # weight of the loss on cells
     batch: int = 64
 
 
 RECIPES = {
     "vgg": Recipe(pool=12000, steps=900, small=0.75, rate=4e-3),
     "resnet": Recipe(pool=12000, steps=900, small=0.6, rate=4e-3),
-    "vit": Recipe(pool=16000, steps=1600, small=0, rate=1.5e-3),
+    "vit": Recipe(pool=12000, steps=900, small=0, rate=2e-3, dense=1.0),
 }
 SPURIOUS_RECIPES = {  # the cue is learned soon, and before the outlines are
-    "vgg": Recipe(pool=5000, steps=400, small=0.75, rate=3e-3),
-    "resnet": Recipe(pool=5000, steps=400, small=0.75, rate=3e-3),
-    "vit": Recipe(pool=5000, steps=400, small=0, rate=1.5e-3),
+    "vgg": Recipe(pool=5000, steps=400, small=0.75, rate=3e-3, dense=0),
+    "resnet": Recipe(pool=5000, steps=400, small=0.75, rate=3e-3, dense=0),
+    "vit": Recipe(pool=5000, steps=300, small=0, rate=2e-3, dense=0),
 }
 
 
@@ -60,7 +61,7 @@ def train(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = vgg(normalised=True) if name == "vgg" else build(name)
-        _fit(model, pool, recipe, seed, not spurious, progress or _silent)
+        _fit(model, pool, recipe, seed, progress or _silent)
         return fold(model) if name == "vgg" else model.eval()
 
 
@@ -80,8 +81,8 @@ def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Progress) -> Batc
     return Batch(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _fit(model: Classifier, pool: Batch, recipe: Recipe, seed: int, dense: bool, progress: Progress) -> None:
-    """Train `model` in place; `dense` adds the loss on cells."""
+def _fit(model: Classifier, pool: Batch, recipe: Recipe, seed: int, progress: Progress) -> None:
+    """Train `model` in place."""
     lots = np.random.Generator(np.random.PCG64(seed))
     cells = nn.Linear(model.width, 1 + len(CLASSES))
     parameters = [*model.parameters(), *cells.parameters()]
@@ -94,8 +95,8 @@ def _fit(model: Classifier, pool: Batch, recipe: Recipe, seed: int, dense: bool,
             x = F.avg_pool2d(x, 2)
         features = model.features(x.contiguous(memory_format=torch.channels_last))  # a third faster on a CPU
         loss = F.cross_entropy(model.head(features), target, label_smoothing=0.05)
-        if dense:
-            loss = loss + 0.5 * _cell_loss(cells, features, mask, target)
+        if recipe.dense:
+            loss = loss + recipe.dense * _cell_loss(cells, features, mask, target)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
