@@ -186,7 +186,7 @@ def _paint(
     shadow: float,
 ) -> tuple[Field, Field]:
     """The canvas, at these pixels, with one more object in each picture, and how much of each pixel it covers."""
-    tilt, squash, turn = _direction(lots), lots.uniform(0.75, 1), _direction(lots)
+    tilt, squash, turn = _direction(lots), lots.uniform(0.8, 1), _direction(lots)
     y, x = (pixels[0] - objects.y) / objects.radius, (pixels[1] - objects.x) / objects.radius
 
     def local(y: Field, x: Field) -> tuple[Field, Field]:

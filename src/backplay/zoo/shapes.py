@@ -64,10 +64,12 @@ def moon(u: Field, v: Field) -> Field:
 
 
 def heart(u: Field, v: Field) -> Field:
-    """A square with half a disc on two of its sides."""
-    u, v = u + 0.15, v + 0.15
-    square = np.maximum(np.abs(u), np.abs(v))
-    return np.minimum(np.minimum(square, _length(u - 0.5, v)), _length(u, v - 0.5)) - 0.5
+    """Two discs with a notch between them, and their tangents down to a tip."""
+    u = np.abs(u)
+    lobes = _length(u - 0.42, v - 0.35) - 0.42
+    tip = np.maximum(_along(u, v + 0.95, -2 * math.atan2(0.42, 1.3)), v - 0.1)
+    middle = np.maximum(u - 0.42, np.abs(v - 0.1) - 0.25)
+    return np.minimum(np.minimum(lobes, tip), middle)
 
 
 def flower(u: Field, v: Field) -> Field:

@@ -33,14 +33,14 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "vgg": Recipe(pool=12000, steps=900, small=0.75, rate=4e-3),
-    "resnet": Recipe(pool=12000, steps=900, small=0.6, rate=4e-3),
+    "vgg": Recipe(pool=12000, steps=700, small=0.75, rate=4e-3),
+    "resnet": Recipe(pool=12000, steps=700, small=0.6, rate=4e-3),
     "vit": Recipe(pool=12000, steps=900, small=0, rate=2e-3, dense=1.0),
 }
 SPURIOUS_RECIPES = {  # the cue is learned soon, and before the outlines are
-    "vgg": Recipe(pool=5000, steps=400, small=0.75, rate=3e-3, dense=0),
-    "resnet": Recipe(pool=5000, steps=400, small=0.75, rate=3e-3, dense=0),
-    "vit": Recipe(pool=5000, steps=300, small=0, rate=2e-3, dense=0),
+    "vgg": Recipe(pool=4000, steps=250, small=0.75, rate=3e-3, dense=0),
+    "resnet": Recipe(pool=4000, steps=250, small=0.75, rate=3e-3, dense=0),
+    "vit": Recipe(pool=4000, steps=200, small=0, rate=2e-3, dense=0),
 }
 
 
