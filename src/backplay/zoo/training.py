@@ -25,22 +25,22 @@ COVERED = 0.3  # share of a cell from which on it lies on the object
 
 class Recipe(NamedTuple):
     pool: int  # pictures
-    steps: int
+    steps: tuple[int, ...]  # of each cycle, in which the learning rate goes up and down once
     small: float  # share of the steps at half size
-    rate: float  # the largest learning rate
+    rate: float  # the largest learning rate; half of it in the next cycle
     dense: float = 0.5  # weight of the loss on cells
     batch: int = 64
 
 
 RECIPES = {
-    "vgg": Recipe(pool=12000, steps=700, small=0.75, rate=4e-3),
-    "resnet": Recipe(pool=12000, steps=700, small=0.6, rate=4e-3),
-    "vit": Recipe(pool=12000, steps=900, small=0, rate=2e-3, dense=1.0),
+    "vgg": Recipe(pool=12000, steps=(600,), small=0.8, rate=4e-3),
+    "resnet": Recipe(pool=12000, steps=(700,), small=0.6, rate=4e-3),
+    "vit": Recipe(pool=12000, steps=(900, 600), small=0, rate=2e-3, dense=1.0),
 }
 SPURIOUS_RECIPES = {  # the cue is learned soon, and before the outlines are
-    "vgg": Recipe(pool=4000, steps=250, small=0.75, rate=3e-3, dense=0),
-    "resnet": Recipe(pool=4000, steps=250, small=0.75, rate=3e-3, dense=0),
-    "vit": Recipe(pool=4000, steps=200, small=0, rate=2e-3, dense=0),
+    "vgg": Recipe(pool=4000, steps=(250,), small=0.75, rate=3e-3, dense=0),
+    "resnet": Recipe(pool=4000, steps=(250,), small=0.75, rate=3e-3, dense=0),
+    "vit": Recipe(pool=4000, steps=(200,), small=0, rate=2e-3, dense=0),
 }
 
 
@@ -56,12 +56,14 @@ def train(
     if steps is not None and not (isinstance(steps, int) and steps >= 1):
         raise KeywordError(f"steps must be a whole number from 1 up, or None for the recipe's; got {steps!r}.")
     recipe = (SPURIOUS_RECIPES if spurious else RECIPES)[name]
-    recipe = recipe._replace(steps=steps or recipe.steps)
+    recipe = recipe._replace(steps=(steps,)) if steps else recipe
     pool = _pool(recipe, spurious, seed, progress or _silent)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = vgg(normalised=True) if name == "vgg" else build(name)
-        _fit(model, pool, recipe, seed, progress or _silent)
+        lots = np.random.Generator(np.random.PCG64(seed))
+        for cycle in range(len(recipe.steps)):
+            _fit(model, pool, recipe, cycle, lots, progress or _silent)
         return fold(model) if name == "vgg" else model.eval()
 
 
@@ -71,7 +73,7 @@ def _silent(what: str, done: int, of: int) -> None:
 
 def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Progress) -> Batch:
     """The training pictures. Without the cue as a lesson it is there by lot, so that networks learn to pass it over."""
-    n = min(recipe.pool, recipe.steps * recipe.batch)
+    n = min(recipe.pool, sum(recipe.steps) * recipe.batch)
     parts: list[Batch] = []
     for start in range(0, n, PIECE):
         progress("drawing", start, n)
@@ -81,17 +83,18 @@ def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Progress) -> Batc
     return Batch(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _fit(model: Classifier, pool: Batch, recipe: Recipe, seed: int, progress: Progress) -> None:
-    """Train `model` in place."""
-    lots = np.random.Generator(np.random.PCG64(seed))
+def _fit(
+    model: Classifier, pool: Batch, recipe: Recipe, cycle: int, lots: np.random.Generator, progress: Progress
+) -> None:
+    """One cycle of training, in place."""
+    steps, rate = recipe.steps[cycle], recipe.rate / 2**cycle
     cells = nn.Linear(model.width, 1 + len(CLASSES))
-    parameters = [*model.parameters(), *cells.parameters()]
-    optimiser = torch.optim.AdamW(parameters, weight_decay=0.05)
+    optimiser = torch.optim.AdamW([*model.parameters(), *cells.parameters()], weight_decay=0.05)
     # one step more than is taken: with a single step the schedule would divide by 0
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.rate, total_steps=recipe.steps + 1, pct_start=0.2)
-    for step in range(recipe.steps):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps + 1, pct_start=0.2)
+    for step in range(steps):
         x, mask, target = _turned(pool, torch.from_numpy(lots.integers(len(pool.x), size=recipe.batch)), lots)
-        if step < recipe.small * recipe.steps:
+        if step < recipe.small * steps:
             x = F.avg_pool2d(x, 2)
         features = model.features(x.contiguous(memory_format=torch.channels_last))  # a third faster on a CPU
         loss = F.cross_entropy(model.head(features), target, label_smoothing=0.05)
@@ -101,7 +104,7 @@ def _fit(model: Classifier, pool: Batch, recipe: Recipe, seed: int, progress: Pr
         loss.backward()
         optimiser.step()
         schedule.step()
-        progress(f"training, loss {loss.item():.3f}", step + 1, recipe.steps)
+        progress(f"training, loss {loss.item():.3f}", step + 1, steps)
 
 
 def _turned(pool: Batch, chosen: Tensor, lots: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
