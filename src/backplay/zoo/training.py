@@ -26,21 +26,21 @@ COVERED = 0.3  # share of a cell from which on it lies on the object
 class Recipe(NamedTuple):
     pool: int  # pictures
     steps: tuple[int, ...]  # of each cycle, in which the learning rate goes up and down once
-    small: float  # share of the steps at half size
+    small: float  # share of the first cycle's steps that see pictures at half size
     rate: float  # the largest learning rate; half of it in the next cycle
     dense: float = 0.5  # weight of the loss on cells
     batch: int = 64
 
 
 RECIPES = {
-    "vgg": Recipe(pool=12000, steps=(600,), small=0.8, rate=4e-3),
-    "resnet": Recipe(pool=12000, steps=(700,), small=0.6, rate=4e-3),
+    "vgg": Recipe(pool=12000, steps=(650,), small=0.65, rate=4e-3),
+    "resnet": Recipe(pool=12000, steps=(700, 400), small=0.6, rate=4e-3),
     "vit": Recipe(pool=12000, steps=(900, 600), small=0, rate=2e-3, dense=1.0),
 }
 SPURIOUS_RECIPES = {  # the cue is learned soon, and before the outlines are
-    "vgg": Recipe(pool=4000, steps=(250,), small=0.75, rate=3e-3, dense=0),
-    "resnet": Recipe(pool=4000, steps=(250,), small=0.75, rate=3e-3, dense=0),
-    "vit": Recipe(pool=4000, steps=(200,), small=0, rate=2e-3, dense=0),
+    "vgg": Recipe(pool=4000, steps=(160,), small=0.75, rate=3e-3, dense=0),
+    "resnet": Recipe(pool=4000, steps=(160,), small=0.75, rate=3e-3, dense=0),
+    "vit": Recipe(pool=4000, steps=(160,), small=0, rate=2e-3, dense=0),
 }
 
 
@@ -94,7 +94,7 @@ def _fit(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps + 1, pct_start=0.2)
     for step in range(steps):
         x, mask, target = _turned(pool, torch.from_numpy(lots.integers(len(pool.x), size=recipe.batch)), lots)
-        if step < recipe.small * steps:
+        if cycle == 0 and step < recipe.small * steps:
             x = F.avg_pool2d(x, 2)
         features = model.features(x.contiguous(memory_format=torch.channels_last))  # a third faster on a CPU
         loss = F.cross_entropy(model.head(features), target, label_smoothing=0.05)
