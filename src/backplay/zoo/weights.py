@@ -1,4 +1,4 @@
-"""The trained weights that come with the package, as safetensors files beside this module: `load`, `save`."""
+"""The trained weights that come with the package, as safetensors files in the folder `trained`: `load`, `save`."""
 
 import importlib
 from pathlib import Path
@@ -25,7 +25,7 @@ def load(name: str, spurious: bool = False) -> Classifier:
 
 def stored(name: str, spurious: bool = False) -> Path:
     """The file that `load` reads."""
-    return Path(__file__).parent / "weights" / f"{name}{'-spurious' if spurious else ''}.safetensors"
+    return Path(__file__).parent / "trained" / f"{name}{'-spurious' if spurious else ''}.safetensors"
 
 
 def save(model: nn.Module, path: Path) -> None:
