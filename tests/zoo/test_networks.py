@@ -82,6 +82,7 @@ def test_folded_batch_norms_compute_the_same(cued):
     torch.testing.assert_close(fold(model)(cued.x), model.eval()(cued.x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @every
 def test_training_is_a_function_of_the_seed(name):
     state = torch.random.get_rng_state()
@@ -92,6 +93,7 @@ def test_training_is_a_function_of_the_seed(name):
     assert first.keys() == zoo.build(name).state_dict().keys()
 
 
+@pytest.mark.slow
 def test_training_reports_and_learns():
     seen = []
     train("resnet", spurious=True, steps=12, progress=lambda what, done, of: seen.append((what, done, of)))
