@@ -33,7 +33,7 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "vgg": Recipe(pool=12000, steps=(650,), small=0.65, rate=4e-3),
+    "vgg": Recipe(pool=12000, steps=(900,), small=0.6, rate=4e-3),
     "resnet": Recipe(pool=12000, steps=(700, 400), small=0.6, rate=4e-3),
     "vit": Recipe(pool=12000, steps=(900, 600), small=0, rate=2e-3, dense=1.0),
 }
