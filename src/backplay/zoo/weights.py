@@ -1,0 +1,40 @@
+"""The trained weights that come with the package, as safetensors files in the folder `trained`: `load`, `save`."""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from backplay.errors import InputTypeError, MissingLibraryError
+from backplay.zoo.networks import Classifier, build
+
+
+def load(name: str, spurious: bool = False) -> Classifier:
+    """The trained network `name` ("vgg", "resnet" or "vit"), in eval mode.
+
+    `spurious=True` gives the one that learned from pictures in which a tile in the corner matches the label
+    (`images(…, spurious=True)`).
+    """
+    model = build(name)
+    if not isinstance(spurious, bool):
+        raise InputTypeError(f"spurious must be True or False, got {spurious!r}.")
+    model.load_state_dict(_safetensors().load_file(stored(name, spurious)))
+    return model.eval()
+
+
+def stored(name: str, spurious: bool = False) -> Path:
+    """The file that `load` reads."""
+    return Path(__file__).parent / "trained" / f"{name}{'-spurious' if spurious else ''}.safetensors"
+
+
+def save(model: nn.Module, path: Path) -> None:
+    """Write what `load` reads."""
+    _safetensors().save_file({key: value.contiguous() for key, value in model.state_dict().items()}, path)
+
+
+def _safetensors() -> ModuleType:
+    try:
+        return importlib.import_module("safetensors.torch")
+    except ImportError as error:
+        raise MissingLibraryError("the zoo's weights need safetensors: pip install 'backplay[zoo]'") from error
