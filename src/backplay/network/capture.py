@@ -6,7 +6,8 @@ import gc
 import operator as python_operator
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,11 +36,25 @@ def capture(model: nn.Module, example: Example) -> Network:
             f"capture takes a torch.nn.Module, got {type(model).__name__}; wrap a function in a module's forward."
         )
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
-    with EXPORTING:
-        try:
-            return _follow(model, keywords)
-        finally:
-            gc.collect()  # the exporter leaves reference cycles that hold the model's tensors
+    with EXPORTING, _tidied():
+        return _follow(model, keywords)
+
+
+@contextmanager
+def _tidied() -> Generator[None]:
+    """The exporter leaves reference cycles that hold the model's tensors: they go at once.
+
+    What was there before is set aside meanwhile, so that the collector looks at new objects alone.
+    """
+    apart = gc.get_freeze_count() == 0  # else somebody has set objects aside for good
+    if apart:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if apart:
+            gc.unfreeze()
 
 
 def _follow(model: nn.Module, keywords: dict[Any, Any]) -> Network:
