@@ -35,7 +35,7 @@ class Recipe(NamedTuple):
 RECIPES = {
     "vgg": Recipe(pool=12000, steps=(900,), small=0.6, rate=4e-3),
     "resnet": Recipe(pool=12000, steps=(700, 400), small=0.6, rate=4e-3),
-    "vit": Recipe(pool=12000, steps=(900, 600), small=0, rate=2e-3, dense=1.0),
+    "vit": Recipe(pool=12000, steps=(900, 600, 400), small=0, rate=2e-3, dense=1.0),
 }
 SPURIOUS_RECIPES = {  # the cue is learned soon, and before the outlines are
     "vgg": Recipe(pool=4000, steps=(160,), small=0.75, rate=3e-3, dense=0),
