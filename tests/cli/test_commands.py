@@ -144,7 +144,7 @@ def test_zoo_train(capsys, tmp_path, monkeypatch):
     """The real training, cut to a few steps: the weights that it writes are those that `--weights` reads."""
     from backplay.zoo import training
 
-    short = {name: recipe._replace(pool=64, steps=2, batch=8) for name, recipe in training.RECIPES.items()}
+    short = {name: recipe._replace(pool=64, steps=(2,), batch=8) for name, recipe in training.RECIPES.items()}
     monkeypatch.setattr(training, "RECIPES", short)
     out = tmp_path / "new" / "vgg.safetensors"
     code, printed, _ = run(capsys, "zoo", "train", "vgg", "--out", out, "--seed", 5, "--json")

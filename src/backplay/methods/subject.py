@@ -110,5 +110,7 @@ def has_attention(network: Network) -> bool:
 
 
 def has_convolutions(network: Network) -> bool:
-    """Whether convolutions see more than their own patch: feature maps, not only a patch embedding."""
-    return sum(isinstance(n, Affine) and isinstance(n.map, Convolution) for n in network.nodes) > 1
+    """Whether a convolution looks beyond its own patch: a patch embedding alone makes no feature map."""
+    found = [(n, n.map) for n in network.nodes if isinstance(n, Affine) and isinstance(n.map, Convolution)]
+    constants = network.weights().constants
+    return any(max(node.weight(constants).shape[2:]) > min(geometry.stride, default=1) for node, geometry in found)
