@@ -247,9 +247,13 @@ class Play:
 
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""
-        if not self.values.weights.fresh(self.network.weights().prints):
-            raise UnsupportedError("the model has changed since this play was solved; play again to examine it.")
+        self.check_unchanged("examine it")
         return self._health
+
+    def check_unchanged(self, purpose: str) -> None:
+        """Refuse what reads the model itself if that is no longer what the play was solved with (S1)."""
+        if not self.values.weights.fresh(self.network.weights().prints):
+            raise UnsupportedError(f"the model has changed since this play was solved; play again to {purpose}.")
 
     @cached_property
     def _health(self) -> Health:

@@ -18,8 +18,8 @@ class Conditioned(Kernel):
         self.kernel, self.carriers = kernel, kernel.carriers
         small = torch.finfo(here.value.dtype).tiny  # no surviving walk passes below it
         self.inverse = torch.where(here.value > small, 1 / here.value, 0)
-        # scales cancel but for one step's worth of survival, which float32 holds
-        self.below = [b.times(b.exponent - here.exponent) for b in below]
+        # scales cancel but for one step's worth of survival, which float32 holds; nothing stays nothing on any scale
+        self.below = [b.times(b.exponent - here.exponent).masked_fill(b.value == 0, 0) for b in below]
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         moved = self.kernel.pull(mass * self.inverse, measure)

@@ -31,30 +31,20 @@ from backplay.kernels.linear import RoutingLinear, Sharing, StoppingLinear
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, StreamState
 from backplay.network.linear import LinearMap
 
-_LIFT = 2.0**20  # keeps products of small factors in range; a power of two, so nothing is rounded
-
 
 def mean(a: Tensor, b: Tensor) -> Tensor:
-    """`√(a b)` of non-negative tensors; exactly `a` where both are equal."""
-    if a is b:
-        return a
-    return _product(a, b).sqrt_().mul_(1 / _LIFT)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    return torch.addcmul(torch.zeros((), dtype=a.dtype, device=a.device), a, b, value=_LIFT * _LIFT)
+    """`√(a b)` of non-negative tensors, in range wherever both are; exactly `a` where both are equal."""
+    return a if a is b else torch.where(a == b, a, a.sqrt() * b.sqrt())
 
 
 def agreeing(a: Tensor, b: Tensor) -> Tensor:
     """`±√(a b)` where both have the same sign, which it keeps; 0 elsewhere."""
-    if a is b:
-        return a
-    return _product(a, b).clamp_(min=0).sqrt_().mul_(1 / _LIFT) * a.sign()
+    return a if a is b else mean(a.clamp(min=0), b.clamp(min=0)) - mean((-a).clamp(min=0), (-b).clamp(min=0))
 
 
 def opposing(a: Tensor, b: Tensor) -> Tensor:
     """`√|a b|` where the signs differ, with the sign of `a`; 0 elsewhere."""
-    return _product(a, b).neg_().clamp_(min=0).sqrt_().mul_(1 / _LIFT) * a.sign()
+    return mean(a.clamp(min=0), (-b).clamp(min=0)) - mean((-a).clamp(min=0), b.clamp(min=0))
 
 
 class Overlap(Kernel):

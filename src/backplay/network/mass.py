@@ -72,4 +72,5 @@ def aligned(masses: Sequence[Mass]) -> tuple[list[Tensor], Tensor]:
     held = [m.exponent.masked_fill(m.layout.amax(m.value.abs()) == 0, -math.inf) for m in masses]
     common = torch.stack(held).amax(0)
     common = torch.where(torch.isinf(common), masses[0].exponent, common)
-    return [m.times((m.exponent - common).clamp(-1000, 1000)) for m in masses], common
+    # only what holds nothing lies on a larger scale: it stays nothing
+    return [m.times((m.exponent - common).clamp(-1000, 0)) for m in masses], common

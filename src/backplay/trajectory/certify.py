@@ -63,6 +63,7 @@ def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
     check_play(play, "certify takes a play")
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise KeywordError(f"states={states!r} is out of range: it must be an integer >= 1.")
+    play.check_unchanged("certify it")
     with torch.inference_mode(False), torch.no_grad():
         return _certify(play, states, seed)
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from backplay.errors import InputError, InputTypeError
 from backplay.network import Network, Node
+from backplay.network.builder import flat
+from backplay.network.linear import Convolution
+from backplay.network.nodes import Affine, Wire
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -57,7 +60,16 @@ def check_same_graph(a: Network, b: Network) -> None:
 
 
 def _signature(node: Node) -> tuple[object, ...]:
-    return node.name, node.kind, type(node), node.shape, node.layout, tuple(n.name for n in node.carriers)
+    states = node.name, node.kind, type(node), node.shape, node.layout, tuple(n.name for n in node.carriers)
+    geometry = node.map if isinstance(node, Affine) and isinstance(node.map, Convolution) else None
+    return *states, geometry, _moves(node)
+
+
+def _moves(node: Node) -> tuple[object, ...]:
+    """What a wire does beside its operands: two of equal shapes may move elements differently."""
+    if not isinstance(node, Wire) or "dropout" in node.operator:
+        return ()
+    return node.operator, *(leaf for leaf in flat(node.args) if isinstance(leaf, (int, float, str)))
 
 
 def _words(node: Node) -> str:

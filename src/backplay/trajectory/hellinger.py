@@ -101,7 +101,7 @@ class Hellinger(Comparison):
             alpha_a, alpha_b, beta = (e.alive.double().plain() for e in (self._a, self._b, self._both))
         mass = (alpha_a + alpha_b) / 2
         squared = (mass - beta).clamp(min=0)
-        return squared if kind == "trajectory" else torch.where(mass > 0, squared / mass, 0).clamp(max=1)
+        return squared if kind == "trajectory" else torch.where(mass == 0, 0, squared / mass).clamp(max=1)
 
     def _marginal_map(self, conditioned: bool) -> Tensor:
         """Per tag, then summed."""
@@ -160,7 +160,8 @@ def hellinger(
     >>> h.distance, h.surviving, h.disagreement
 
     A batch is compared pairwise. With `invariant="permutation"` hidden channels of B may first be renamed to fit A:
-    `H_perm`, found by linear assignments from several starts, an upper bound of the true minimum (S33).
+    `H_perm`, found by linear assignments from several starts, an upper bound of the true minimum (S33). One renaming
+    serves the whole batch, the one of smallest mean distance.
     """
     for play in (play_a, play_b):
         check_play(play, "hellinger takes two plays")

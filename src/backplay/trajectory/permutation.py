@@ -29,6 +29,8 @@ def candidates(a: Play, b: Play) -> Iterator[Play]:
 
     Every candidate is a renaming, so the smallest distance among them is an upper bound of the true minimum.
     """
+    for play in (a, b):
+        play.check_unchanged("rename its channels")
     yield b
     with torch.inference_mode(False), torch.no_grad():
         channels = analysed(b.network, b.inputs)
