@@ -47,8 +47,8 @@ def permute_neurons(
         generator = torch.Generator().manual_seed(seed)
         for members in forest.families():
             shuffle(source, members, members, generator)
-    for name, order in (permutations or {}).items():
-        _follow(source, forest, name, channels.of(name), order)
+    elif permutations:
+        _follow(source, forest, {n: _wanted(n, channels.of(n), order) for n, order in permutations.items()})
     return permuted(channels.network.model, channels, source)
 
 
@@ -80,22 +80,28 @@ def shuffle(source: Tensor, to: Sequence[Member], members: Sequence[Member], gen
                 shuffle(source, inner, others, generator)
 
 
-def _follow(source: Tensor, forest: Forest, name: str, channels: Sequence[int], order: Tensor) -> None:
-    """Write a given order of a layer's channels into `source`, with all that has to move along."""
+def _wanted(name: str, channels: Sequence[int], order: Tensor) -> dict[int, int]:
+    """The order of one layer's channels: which one takes over which."""
     if not channels:
         raise InputError(f"{name!r} has no channels that could change places: input and output stay.")
+    order = torch.as_tensor(order)
     if sorted(order.tolist()) != list(range(len(channels))):
         raise InputError(
             f"the order of {name!r} must hold each of 0 … {len(channels) - 1} once, got {tuple(order.shape)}."
         )
-    wanted = {channels[k]: channels[int(o)] for k, o in enumerate(order)}
+    return {channels[k]: channels[int(o)] for k, o in enumerate(order)}
+
+
+def _follow(source: Tensor, forest: Forest, orders: dict[str, dict[int, int]]) -> None:
+    """Write the given orders into `source`, with all that has to move along; all at once, for they may be tied."""
+    wanted = {c: taken for order in orders.values() for c, taken in order.items()}
     try:
         for c, taken in forest.carried(wanted).items():
             source[c] = taken
     except ValueError as error:
         raise InputError(
-            f"the order of {name!r} moves channels that must stay, or tears apart what keeps together: tied channels, "
-            "attention heads, groups of a convolution."
+            f"the order of {', '.join(map(repr, orders))} moves channels that must stay, or tears apart what keeps "
+            "together: tied channels, attention heads, groups of a convolution."
         ) from error
 
 

@@ -110,3 +110,22 @@ def test_plays_of_a_model_that_has_changed():
         bp.hellinger(new, old, invariant="permutation")
     with pytest.raises(bp.BackplayError, match="has changed since this play was solved"):
         bp.certify(old)
+
+
+def test_orders_of_tied_layers():
+    """S33: orders that are given together hold together, or are refused; the copy computes the same."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right, self.head = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(torch.relu(self.left(x) + self.right(x)))
+
+    model, x, order = Residual().eval(), torch.randn(2, 3), torch.tensor([2, 0, 3, 1])
+    twin = bp.transforms.permute_neurons(model, x, {"left": order, "right": order.tolist()})
+    torch.testing.assert_close(twin(x), model(x))
+    assert not torch.equal(twin.left.weight, model.left.weight)
+    with pytest.raises(bp.BackplayError, match="'left', 'right' .* tears apart what keeps together: tied channels"):
+        bp.transforms.permute_neurons(model, x, {"left": order, "right": order.flip(0)})
