@@ -127,5 +127,5 @@ def test_orders_of_tied_layers():
     twin = bp.transforms.permute_neurons(model, x, {"left": order, "right": order.tolist()})
     torch.testing.assert_close(twin(x), model(x))
     assert not torch.equal(twin.left.weight, model.left.weight)
-    with pytest.raises(bp.BackplayError, match="'left', 'right' .* tears apart what keeps together: tied channels"):
+    with pytest.raises(bp.BackplayError, match=r"'left', 'right' .* tears apart what keeps together: tied channels"):
         bp.transforms.permute_neurons(model, x, {"left": order, "right": order.flip(0)})
