@@ -33,16 +33,13 @@ def quiet():
         yield
 
 
-# tests that hold gigabytes: one after the other, on one worker, while the other slow ones run beside them
+# tests that hold five gigabytes and more: one after the other, on one worker, while the other slow ones run beside them
 LARGE = (
-    "test_full_size",
+    "test_full_size[vgg16]",
     "test_temperatures",
     "vit_l_",
     "maxvit",
     "test_vit_b_16_precision",
-    "test_double_random",
-    "test_resnet152",
-    "zennit",
 )
 
 
