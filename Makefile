@@ -24,15 +24,17 @@ help:
 demo: $(VENV)/.view
 	$(PY) -m backplay.demo --out $(OUT)
 
-# Two processes with one thread each; of the slow tests, those that hold gigabytes share one of them. The second run
-# is made even where the first one fails, and either one fails the target. A process that dies fails its run at once:
-# a new one in its place may wait for ever.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --max-worker-restart 0
+# Two processes with one thread each; tests that hold gigabytes come last, one by one on all cores. Each run is made even
+# where an earlier one fails, and any of them fails the target. A process that dies fails its run at once: a new one in
+# its place may wait for ever.
+PYTEST := $(PY) -m pytest
+PAIR := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal --max-worker-restart 0
 
 test: $(VENV)/.dev
 	@status=0; \
-	$(PYTEST) --dist worksteal -m "not slow" || status=$$?; \
-	$(PYTEST) --dist loadgroup -m slow || status=$$?; \
+	$(PAIR) -m "not slow" || status=$$?; \
+	$(PAIR) -m "slow and not large" || status=$$?; \
+	$(PYTEST) -m large || status=$$?; \
 	exit $$status
 
 lint: $(VENV)/.dev

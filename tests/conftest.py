@@ -1,5 +1,6 @@
 """What every test needs: the torchvision shim, and the same random numbers in every run."""
 
+import ctypes
 import gc
 import warnings
 
@@ -23,6 +24,8 @@ def tidy(request):
     yield
     if request.node.get_closest_marker("slow"):
         gc.collect()
+        if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def quiet():
         yield
 
 
-# tests that hold five gigabytes and more: one after the other, on one worker, while the other slow ones run beside them
+# tests that hold five gigabytes and more: `make test` runs them one after the other, when all others are done
 LARGE = (
     "test_full_size[vgg16]",
     "test_temperatures",
@@ -43,8 +46,8 @@ LARGE = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("slow") and any(word in item.nodeid for word in LARGE):
-            item.add_marker(pytest.mark.xdist_group("large"))
+            item.add_marker(pytest.mark.large)
