@@ -129,3 +129,51 @@ def test_orders_of_tied_layers():
     assert not torch.equal(twin.left.weight, model.left.weight)
     with pytest.raises(bp.BackplayError, match=r"'left', 'right' .* tears apart what keeps together: tied channels"):
         bp.transforms.permute_neurons(model, x, {"left": order, "right": order.flip(0)})
+
+
+class Indexed(nn.Module):
+    """Takes the elements that an input of indices names."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x, index):
+        return self.head(torch.gather(x, 1, index))
+
+
+def test_other_indices():
+    """S27: plays that take other elements by an index do not walk on the same states."""
+    game = bp.StoppingGame(Indexed().eval())
+    first, second = torch.tensor([[0, 1, 2]]), torch.tensor([[3, 4, 5]])
+    plays = [game.play({"x": torch.randn(1, 6), "index": index}, 0) for index in (first, first, second)]
+    assert (bp.hellinger(*plays[:2]).distance == 0).all()
+    with pytest.raises(bp.BackplayError, match="an index or a mask"):
+        bp.hellinger(plays[0], plays[2])
+
+
+def test_targets_behind_scales_of_opposite_sign():
+    """S27: a root whose turn is handed over on one side alone is no common state."""
+
+    class Signed(nn.Module):
+        def __init__(self, signs):
+            super().__init__()
+            self.head, self.signs = nn.Linear(3, 2), nn.Parameter(torch.tensor(signs))
+            with torch.no_grad():
+                self.head.weight[1] = self.head.weight[0]
+
+        def forward(self, x):
+            return self.head(x) * self.signs
+
+    x = torch.randn(1, 3)
+    for signs, expected in (([1.0, 2.0], 0.0), ([1.0, -2.0], 1.0)):
+        game = bp.StoppingGame(Signed(signs).eval())
+        assert float(bp.hellinger(game.play(x, 0), game.play(x, 1)).distance) == pytest.approx(expected, abs=1e-6)
+
+
+def test_bounds_refuse():
+    """S35: outside their range the formulas say nothing."""
+    with pytest.raises(bp.BackplayError, match="survival_a=0"):
+        bp.bounds.surviving_distance(0.1, 0.0, 0.5)
+    with pytest.raises(bp.BackplayError, match="layers=-3"):
+        bp.bounds.cemetery_floor(0.2, 0.5, 0.5, layers=-3)

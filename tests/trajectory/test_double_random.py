@@ -1,7 +1,6 @@
-"""VGG-16 against VGG-16, both random: the paper's row of tab:double-random-hellinger, and what it costs."""
+"""VGG-16 against VGG-16, both random: the paper's row of tab:double-random-hellinger, and walks drawn at full size."""
 
 import gc
-import time
 
 import pytest
 import torch
@@ -60,30 +59,9 @@ def test_figures():
     assert routing[0] > 0.9999 and routing[1] > 0.9999
 
 
-def test_cost():
-    """The distance of two plays with its maps takes at most six times as long as one Routing map."""
-    x, (first, second) = cat(), (bp.RoutingGame(fresh(k), epsilon=0.0) for k in (0, 1))
-    for game in (first, second):
-        game.attribute(x)  # capture and prepare
-    ratios = []
-    for _ in range(3):
-        start = time.perf_counter()
-        first.attribute(x)
-        single = time.perf_counter() - start
-        a, b = first.play(x, 0), second.play(x, 0)
-        start = time.perf_counter()
-        h = bp.hellinger(a, b)
-        h.map(), h.map("fraction"), h.map(conditioned=True)
-        ratios.append((time.perf_counter() - start) / single)
-    assert sorted(ratios)[1] <= 6, ratios
-
-
 @pytest.mark.parametrize("game, options", [(bp.StoppingGame, {}), (bp.RoutingGame, {"epsilon": 0.0})])
 def test_ten_thousand_trajectories(game, options):
-    """Drawn in under a minute; visits agree with the marginals at every node (χ²)."""
-    play = game(fresh(0), **options).play(cat(), 5)
-    start = time.perf_counter()
-    drawn = play.sample(10_000)
-    assert time.perf_counter() - start < 60
+    """Visits agree with the marginals at every node (χ²)."""
+    drawn = game(fresh(0), **options).play(cat(), 5).sample(10_000)
     p = [float(drawn.check(name)) for name in drawn.states]
     assert min(p) > 1e-4 and sum(p) / len(p) > 0.2

@@ -173,11 +173,18 @@ def test_heads_that_differ_stay(fused):
 
 
 def test_never_larger():
-    """H_perm is at most H, and symmetric enough to be an upper bound from both sides."""
-    x = torch.randn(3, 5, dtype=torch.float64)
-    a, b = (bp.StoppingGame(mlp().double().eval()).play(x, 0) for _ in range(2))
+    """H_perm is at most H for every sample, and a sample's does not depend on its neighbours."""
+    x = torch.randn(6, 5, dtype=torch.float64)
+    games = [bp.StoppingGame(mlp().double().eval()) for _ in range(2)]
+    a, b = (game.play(x, 0) for game in games)
     plain, invariant = bp.hellinger(a, b), bp.hellinger(a, b, invariant="permutation")
-    assert invariant.distance.mean() < plain.distance.mean()
+    assert (invariant.distance <= plain.distance).all() and (invariant.distance < plain.distance).any()
+    alone = [bp.hellinger(*(g.play(one[None], 0) for g in games), invariant="permutation") for one in x]
+    for name in ("distance", "surviving", "disagreement", "cemetery_overlap", "log_survival_b"):
+        assert_near(getattr(invariant, name), torch.cat([getattr(h, name) for h in alone]), 1e-9, what=name)
+    parts = invariant.disagreement.sum(1) + invariant.cemetery_disagreement + invariant.constant_disagreement
+    assert_near(parts, invariant.distance.square(), 1e-9)
+    assert_near(invariant.by_layer[-1][1], torch.cat([h.by_layer[-1][1] for h in alone]), 1e-9)
 
 
 def test_given_permutation():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from backplay.errors import KeywordError
+from backplay.kernels.streams import StreamKernel
 from backplay.network.nodes import Affine, Mix
 from backplay.trajectory.comparable import check_comparable
 from backplay.trajectory.overlap import Meeting
@@ -41,6 +42,11 @@ def routing_bound(delta: float, row_overlap: float, layers: int) -> float:
 
 def surviving_distance(ordinary: float, survival_a: float, survival_b: float) -> float:
     """`H_surv` that belongs to an ordinary overlap (eq:conditioned-h2); of a bound on that, a bound from below."""
+    _check("ordinary", ordinary)
+    for name, value in (("survival_a", survival_a), ("survival_b", survival_b)):
+        _check(name, value)
+        if value == 0:
+            raise KeywordError(f"{name}=0: where no walk survives, there is no law given survival.")
     return math.sqrt(max(0.0, 1 - ordinary / math.sqrt(survival_a * survival_b)))
 
 
@@ -70,6 +76,7 @@ def cemetery_floor(dead: float, alive: float, delta: float, layers: float = math
     _check("dead", dead)
     _check("alive", alive)
     _check("delta", delta, 0.0, 0.5)
+    _check("layers", layers, 0, math.inf)
     rate = dead * (1 - alive)
     shrink = (1 - delta) * (1 - rate)
     left = 0.0 if math.isinf(layers) and shrink < 1 else shrink**layers if shrink < 1 else 1.0
@@ -83,12 +90,13 @@ def largest_row_overlap(play_a: Play, play_b: Play) -> float:
     meeting, largest = Meeting(play_a, play_b), 0.0
     with torch.inference_mode(False), torch.no_grad():
         for node in play_a.visited():
-            if not isinstance(node, Affine) or isinstance(node, Mix):
+            if not isinstance(node, Affine):
                 continue
-            ones = torch.ones_like(play_a.values[node.operand])
-            own, other, both = (
-                k.push([ones]) for k in (play_a.kernel(node), play_b.kernel(meeting.twins[node]), meeting.kernel(node))
-            )
+            step = play_a.kernel(node)
+            if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a residual sum: no weights, no row
+                continue
+            ones = [torch.ones_like(play_a.values[n]) for n in step.carriers or node.carriers]
+            own, other, both = (k.push(ones) for k in (step, play_b.kernel(meeting.twins[node]), meeting.kernel(node)))
             agreed = both[(own > 0) & (other > 0)]
             largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)
     return min(1.0, largest)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from backplay.errors import InputError, InputTypeError
 from backplay.network import Network, Node
 from backplay.network.builder import flat
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Wire
+from backplay.network.nodes import Affine, Ref, Wire
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -38,6 +41,24 @@ def check_comparable(a: Play, b: Play) -> None:
             f"plays in {a.x.dtype} on {a.x.device} and in {b.x.dtype} on {b.x.device}; play both in one precision "
             "and on one device."
         )
+
+    _check_same_indices(a, b)
+
+
+def _check_same_indices(a: Play, b: Play) -> None:
+    """Wires that read an index or a mask move elements by it: both plays must read the same."""
+    for left, right in zip(a.network.nodes, b.network.nodes, strict=True):
+        if left not in a.network.carrying or not isinstance(left, Wire):
+            continue
+        pairs = zip(*([r for r in flat(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
+        for mine, other in pairs:
+            p, q = a.values[mine], b.values[other]
+            indices = isinstance(p, Tensor) and not p.is_floating_point()
+            if indices and not torch.equal(p, q):
+                raise InputError(
+                    f"the plays differ first at node {left.name!r}, which moves elements by an index or a mask that "
+                    "is not the same in both; only plays that move alike have the same states."
+                )
 
 
 def check_same_graph(a: Network, b: Network) -> None:

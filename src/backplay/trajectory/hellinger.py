@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from backplay.games.play import Play
 
 KINDS = ("trajectory", "marginal", "fraction")
-NOTHING = 1e-7  # a smaller distance is rounding: √ of an error in the last digits of BC
 
 
 class Hellinger(Comparison):
@@ -160,8 +159,7 @@ def hellinger(
     >>> h.distance, h.surviving, h.disagreement
 
     A batch is compared pairwise. With `invariant="permutation"` hidden channels of B may first be renamed to fit A:
-    `H_perm`, found by linear assignments from several starts, an upper bound of the true minimum (S33). One renaming
-    serves the whole batch, the one of smallest mean distance.
+    `H_perm`, found by linear assignments from several starts, an upper bound of the true minimum (S33).
     """
     for play in (play_a, play_b):
         check_play(play, "hellinger takes two plays")
@@ -172,17 +170,10 @@ def hellinger(
     check_comparable(play_a, play_b)
     if invariant is None:
         return Hellinger(play_a, play_b, conditioning)
+    from backplay.trajectory.nearest import nearest
     from backplay.trajectory.permutation import candidates
 
-    best: Hellinger | None = None
-    for candidate in candidates(play_a, play_b):
-        found = Hellinger(play_a, candidate, conditioning)
-        if best is None or found.distance.mean() < best.distance.mean():
-            best = found
-        if bool((best.distance < NOTHING).all()):
-            break
-    assert best is not None
-    return best
+    return nearest(play_a, candidates(play_a, play_b), conditioning)
 
 
 def _shown(values: Tensor) -> str:

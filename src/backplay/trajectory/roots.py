@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.geometric import mean
-from backplay.kernels.kernel import WALK, Kernel, PassThrough, Relabelling, Scaling
+from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel, PassThrough, Relabelling, Scaling
 from backplay.kernels.tags import Row, rows
 from backplay.network import Node
 from backplay.network.mass import Mass
@@ -43,7 +43,8 @@ class Root:
         assert self.at is not None
         node, kernels = self.at, (a, b)
         self.left.append(node)
-        if all(_renames(k, r) for k, r in zip(kernels, self._rows, strict=True)):
+        renames = all(_renames(k, r) for k, r in zip(kernels, self._rows, strict=True))
+        if renames and torch.equal(*(_turn(k, r) for k, r in zip(kernels, self._rows, strict=True))):
             self._rows = a.pull(self._rows[0], WALK)[0], b.pull(self._rows[1], WALK)[0]
             self.at = node.carriers[0]
         else:
@@ -63,6 +64,12 @@ def _renames(kernel: Kernel, root: Tensor) -> bool:
     if isinstance(kernel, Scaling):
         return not bool((root * (kernel.scale == 0)).any())
     return isinstance(kernel, PassThrough) or (isinstance(kernel, Relabelling) and len(kernel.shapes) == 1)
+
+
+def _turn(kernel: Kernel, root: Tensor) -> Tensor:
+    """(B,) −1 where the single move hands the turn over: two walks stay one state only if both do, or neither."""
+    moved = kernel.pull(root, WALK_DIFFERENCE)[0] if isinstance(kernel, Scaling) else root
+    return moved.flatten(1).sum(1).sign()
 
 
 def _first_step(found: Passed, node: Node, kernels: Sequence[Kernel], roots: Sequence[Tensor]) -> None:
