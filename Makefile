@@ -14,7 +14,7 @@ TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 .PHONY: help demo test lint types bench clean
 
 help:
-	@echo "make demo    explain generated pictures with a small network, heat-maps in $(OUT)"
+	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
 	@echo "make test    run all tests: the fast ones in parallel, then the slow ones"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
@@ -22,7 +22,7 @@ help:
 	@echo "make clean   remove the environment and everything generated"
 
 demo: $(VENV)/.view
-	$(PY) -m backplay.demo --out $(OUT)
+	$(PY) -m backplay demo --out $(OUT)
 
 # Two processes with one thread each; tests that hold gigabytes come last, one by one on all cores. Each run is made even
 # where an earlier one fails, and any of them fails the target. A process that dies fails its run at once: a new one in
@@ -59,8 +59,8 @@ $(TORCH_STAMP):
 	@touch $@
 
 $(VENV)/.view: pyproject.toml $(TORCH_STAMP)
-	@echo "installing backplay[view] …"
-	@$(PIP) --editable ".[view]"
+	@echo "installing backplay[view,zoo] …"
+	@$(PIP) --editable ".[view,zoo]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(TORCH_STAMP)

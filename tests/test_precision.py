@@ -211,3 +211,15 @@ def test_forward_error_of_a_vanishing_logit():
     assert bp.StoppingGame(model).play(torch.tensor([[0.1, 0.2, 0.15]]), 0).health().ok
     health = bp.StoppingGame(model).play(torch.zeros(1, 3), 0).health()
     assert health.ok and float(torch.as_tensor(health.forward_error).max()) == 0
+
+
+def test_health_names_a_map_that_fades():
+    """S38: a map too small for float32 comes out as 0, and health says so; in float64 it is there."""
+    layers = [nn.Linear(2, 2, bias=False) for _ in range(60)]
+    for layer in layers:
+        nn.init.constant_(layer.weight, 1e-3)
+    x = torch.ones(1, 2)
+    for dtype, gone in ((torch.float32, 1.0), (torch.float64, 0.0)):
+        play = bp.StoppingGame(nn.Sequential(*layers).to(dtype)).play(x.to(dtype), 0)
+        assert bool((play.attribution() == 0).all()) == bool(gone)
+        assert play.health().faded == gone and ("play in float64" in str(play.health())) == bool(gone)

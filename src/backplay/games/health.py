@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import WALK
+from backplay.kernels.kernel import DIFFERENCE, WALK
 from backplay.network.nodes import Affine, Mix
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Health:
     bias_leak: float
     finite: bool
     arrives: float = 1.0  # smallest share of the walk, over the batch, that ends in input elements
+    faded: float = 0.0  # largest share of a map, over the batch, that is too small for its dtype and came out as 0
 
     @property
     def ok(self) -> bool:
@@ -37,6 +38,7 @@ class Health:
             f"health {state}: forward error {self.forward_error:.1e}, mass error {self.mass_error:.1e}, "
             f"bias leak {self.bias_leak:.1e}, {'finite' if self.finite else 'NaN or Inf'}; "
             + (f"{self.arrives:.2g} of the walk arrives" if self.arrives > 0 else "no walk arrives: the map is 0")
+            + (f"; {self.faded:.2g} of the map is too small for its dtype: play in float64" if self.faded else "")
         )
 
 
@@ -47,7 +49,16 @@ def examine(play: Play) -> Health:
     assert cemetery is not None
     mass_error = (pixels + play.constant + cemetery - 1).abs().max()
     finite = all(bool(torch.isfinite(t).all()) for t in (play.value, play.attribution(), mass_error))
-    return Health(_forward_error(play), float(mass_error), float(play.bias_leak.max()), finite, float(pixels.min()))
+    leak, arrives = float(play.bias_leak.max()), float(pixels.min())
+    return Health(_forward_error(play), float(mass_error), leak, finite, arrives, _faded(play))
+
+
+def _faded(play: Play) -> float:
+    """The part of the map that its own scale can tell from 0 and its dtype cannot (S11)."""
+    difference = play.mass(play.network.input, DIFFERENCE)
+    there = difference.value.flatten(1) != 0
+    gone = there & (difference.plain().flatten(1) == 0)
+    return float((gone.sum(1) / there.sum(1).clamp(min=1)).max())
 
 
 def _forward_error(play: Play) -> float:
