@@ -36,18 +36,14 @@ def quiet():
         yield
 
 
-# tests that hold five gigabytes and more: `make test` runs them one after the other, when all others are done
-LARGE = (
-    "test_full_size[vgg16]",
-    "test_temperatures",
-    "vit_l_",
-    "maxvit",
-    "test_vit_b_16_precision",
-)
+# tests that hold ten gigabytes and more: `make test` runs them one after the other, when all others are done
+LARGE = ("test_full_size[vgg16]", "test_whole_networks", "test_vit_b_16_precision")
+LONGEST = "test_figures"  # minutes: begun last, it would keep one process busy while the other has nothing left
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST not in item.nodeid)
     for item in items:
         if item.get_closest_marker("slow") and any(word in item.nodeid for word in LARGE):
             item.add_marker(pytest.mark.large)

@@ -53,7 +53,7 @@ def solved(request):
 
 def composites(play, x):
     """Affine nodes that the Routing walk passes by while the Stopping walk stands there: V projections (S23)."""
-    stopping = bp.StoppingGame(play.network).play(x, [1, 3])
+    stopping = bp.StoppingGame(play.network).play(x, play.target.tolist())
     assert stopping.health().ok and stopping.health().mass_error < 1e-6
     affine = [n for n in play.network.nodes if n.kind == "affine"]
     return sum(not play.marginal(n).any() and bool(stopping.marginal(n).any()) for n in affine)
@@ -63,8 +63,8 @@ def examine(family: Family, play, x):
     """What holds for every family that is captured."""
     health = play.health()
     assert health.ok and health.mass_error < 1e-6, health
-    walk = array(play.marginal("input")).reshape(2, -1).sum(1) + array(play.constant) + array(play.cemetery)
-    assert_near(walk, [1.0, 1.0], 1e-6, what="walk mass")
+    walk = array(play.marginal("input")).reshape(len(x), -1).sum(1) + array(play.constant) + array(play.cemetery)
+    assert_near(walk, [1.0] * len(x), 1e-6, what="walk mass")
     assert (array(play.constant) > 0).all() == family.constant, play.constant
     assert play.attribution().shape == x.shape and play.attribution().abs().sum() > 0
     assert composites(play, x) == family.composites
@@ -130,10 +130,9 @@ def test_named_family(name):
     family = NAMED[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = prepared(family.build())
-    x = images(family.size)
-    play = bp.RoutingGame(model).play(x, [1, 3])
-    examine(family, play, x)
+        model = prepared(family.build(), torch.float32)
+    x = images(family.size, 1).float()
+    examine(family, bp.RoutingGame(model).play(x, 1), x)
 
 
 def test_names_lead_back_to_their_nodes():
@@ -150,7 +149,7 @@ def test_names_lead_back_to_their_nodes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon, tau", [(0.5, 1.0), (0.0, 0.3), (1e-6, 0.5), (0.5, 2.0), (0.0, 5.0)])
+@pytest.mark.parametrize("epsilon, tau", [(0.5, 1.0), (0.0, 0.3), (0.0, 5.0)])
 def test_vit_b_16_precision(epsilon, tau):
     """S37: float32 against float64 on ViT-B/16 at full size, L1 relative below 1e-4."""
     from closeness import l1_relative

@@ -298,7 +298,7 @@ def test_interrupted(networks):
     )
     assert running.stdout.readline() == "started\n"
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 130 and err == "backplay inspect: interrupted\n"
 
 

@@ -40,10 +40,10 @@ def vgg16():
 
 
 def vit_b_16():
-    """All of its weights on four patches and the class token."""
+    """All of its weights on one patch and the class token: the reference takes every pair of features one by one."""
     from torchvision.models import vit_b_16
 
-    return prepared(vit_b_16(image_size=32), torch.float32), photo(1, 32, torch.float32)
+    return prepared(vit_b_16(image_size=16), torch.float32), photo(1, 16, torch.float32)
 
 
 def check(single, x, epsilons, bound, in_double=TEMPERATURES):

@@ -27,7 +27,9 @@ def fresh(seed):
     import torchvision.models as models
 
     torch.manual_seed(seed)
-    model = models.vgg16(weights=None, init_weights=False)
+    with torch.device("meta"):  # nothing is drawn twice
+        model = models.vgg16(weights=None, init_weights=False)
+    model.to_empty(device="cpu")
     for module in model.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(module.weight)

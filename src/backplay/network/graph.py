@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -80,7 +81,8 @@ class Network:
         self.carrying = _carrying(self.nodes, output)
         _mark_oracles(self.nodes, output)
         _name(self.nodes)
-        self.consumers = {n: sum(m.inputs.count(n) for m in self.nodes) for n in self.nodes}
+        self.consumers = Counter(dict.fromkeys(self.nodes, 0))
+        self.consumers.update(operand for node in self.nodes for operand in node.inputs)
         self._trace(example, builder)
 
     def __repr__(self) -> str:
