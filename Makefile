@@ -15,7 +15,7 @@ TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 
 help:
 	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
-	@echo "make test    run all tests: the fast ones in parallel, then the slow ones"
+	@echo "make test    run all tests"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
 	@echo "make bench   time the games against one gradient"
@@ -24,18 +24,9 @@ help:
 demo: $(VENV)/.view
 	$(PY) -m backplay demo --out $(OUT)
 
-# Two processes with one thread each; tests that hold gigabytes come last, one by one on all cores. Each run is made even
-# where an earlier one fails, and any of them fails the target. A process that dies fails its run at once: a new one in
-# its place may wait for ever.
-PYTEST := $(PY) -m pytest
-PAIR := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal --max-worker-restart 0
-
+# Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
 test: $(VENV)/.dev
-	@status=0; \
-	$(PAIR) -m "not slow" || status=$$?; \
-	$(PAIR) -m "slow and not large" || status=$$?; \
-	$(PYTEST) -m large || status=$$?; \
-	exit $$status
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -1,6 +1,7 @@
 """What every test needs: the torchvision shim, and the same random numbers in every run."""
 
 import ctypes
+import fcntl
 import gc
 import warnings
 
@@ -36,14 +37,27 @@ def quiet():
         yield
 
 
-# tests that hold ten gigabytes and more: `make test` runs them one after the other, when all others are done
+# tests that hold ten gigabytes and more: one at a time
 LARGE = ("test_full_size[vgg16]", "test_whole_networks", "test_vit_b_16_precision")
-LONGEST = "test_figures"  # minutes: begun last, it would keep one process busy while the other has nothing left
+LONGEST = "test_figures"  # minutes
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+@pytest.fixture(autouse=True)
+def alone(request, tmp_path_factory):
+    """Two large tests at once would outgrow the memory: each waits for its turn, whatever process it runs in."""
+    if not any(word in request.node.nodeid for word in LARGE):
+        yield
+        return
+    with (tmp_path_factory.getbasetemp().parent / "large.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: LONGEST not in item.nodeid)
-    for item in items:
-        if item.get_closest_marker("slow") and any(word in item.nodeid for word in LARGE):
-            item.add_marker(pytest.mark.large)
+    """Long tests first: begun last, one would keep a process busy while the other has nothing left."""
+
+    def place(item):
+        return LONGEST not in item.nodeid, not any(w in item.nodeid for w in LARGE), not item.get_closest_marker("slow")
+
+    items.sort(key=place)

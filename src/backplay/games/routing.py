@@ -15,6 +15,7 @@ from backplay.games.structure import structural_kernel
 from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
 from backplay.kernels.linear import RoutingLinear, Sharing
+from backplay.kernels.powers import power_
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
 from backplay.network.attention import Attention
@@ -187,8 +188,8 @@ class RoutingGame(Game[RoutingModes]):
             layout = node.operand.layout
             largest = layout.amax(torch.maximum(plus, minus))
             scale = torch.where(largest > 0, largest, 1)
-            plus, minus = ((v / layout.spread(scale, v)).pow(1 / tau) for v in (plus, minus))
-            weight = weight.pow(1 / tau)
+            plus, minus = (power_(v / layout.spread(scale, v), 1 / tau) for v in (plus, minus))
+            weight = power_(weight.clone(), 1 / tau)
         sums = node.map.apply(plus, weight), node.map.apply(minus, weight)
         return _Keys(weight, (plus, minus), sums, node.layout.spread(scale, sums[0]), contributions, totals)
 
@@ -273,4 +274,4 @@ def temper(value: Tensor, layout: Layout, tau: float) -> tuple[Tensor, Tensor | 
     scale = layout.amax(value.abs())
     scale = torch.where(scale > 0, scale, 1)
     relative = value / layout.spread(scale, value)
-    return relative.sign() * relative.abs().pow(1 / tau), scale
+    return power_(relative.abs(), 1 / tau).copysign_(relative), scale

@@ -7,7 +7,7 @@ last bit, and for A = B it gives back `T_A` bit by bit, so that a play has dista
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,35 +28,24 @@ from backplay.kernels.kernel import (
     Winner,
 )
 from backplay.kernels.linear import RoutingLinear, Sharing, StoppingLinear
+from backplay.kernels.powers import in_blocks
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, StreamState
 from backplay.network.linear import LinearMap
-
-BLOCK = 1 << 17  # elements: weights of layers are worked through in the processor's cache, without large temporaries
-
-
-def _in_blocks(formula: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """An elementwise formula, a block at a time where there are many."""
-    if a.shape != b.shape or a.numel() <= BLOCK or a.device.type != "cpu":
-        return formula(a, b)
-    found = torch.empty(a.shape, dtype=a.dtype)
-    for part, x, y in zip(*(t.reshape(-1).split(BLOCK) for t in (found, a, b)), strict=True):
-        part.copy_(formula(x, y))
-    return found
 
 
 def mean(a: Tensor, b: Tensor) -> Tensor:
     """`√(a b)` of non-negative tensors, in range wherever both are; exactly `a` where both are equal."""
-    return a if a is b else _in_blocks(_mean, a, b)
+    return a if a is b else in_blocks(_mean, a, b)
 
 
 def agreeing(a: Tensor, b: Tensor) -> Tensor:
     """`±√(a b)` where both have the same sign, which it keeps; 0 elsewhere."""
-    return a if a is b else _in_blocks(_agreeing, a, b)
+    return a if a is b else in_blocks(_agreeing, a, b)
 
 
 def opposing(a: Tensor, b: Tensor) -> Tensor:
     """`√|a b|` where the signs differ, with the sign of `a`; 0 elsewhere."""
-    return _in_blocks(_opposing, a, b)
+    return in_blocks(_opposing, a, b)
 
 
 def _mean(a: Tensor, b: Tensor) -> Tensor:

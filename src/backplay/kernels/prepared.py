@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from backplay.kernels.powers import BLOCK, power_
 from backplay.network.linear import Averaging, Convolution, Dense, Resampling
 from backplay.network.nodes import Affine, Mix, Node, Wire
 from backplay.values.forward import Values
@@ -55,15 +56,20 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
 
 
 def _tempered(weight: Tensor, rows: Tensor, tau: float, parts: bool) -> tuple[Tensor, Tensor]:
-    """`|W|^{1/τ}` in units of the rows: its two parts by the sign of `W`, or with the sign and without.
-
-    Large layers spend their time in memory, so what can be done in place is.
-    """
-    size = weight.abs().div_(rows).pow_(1 / tau)
-    if not parts:
-        return torch.copysign(size, weight), size
-    signed = size.copysign_(weight)
-    return signed.clamp(min=0), signed.neg_().clamp_(min=0)
+    """`|W|^{1/τ}` in units of the rows: its two parts by the sign of `W`, or with the sign and without."""
+    first, second = torch.empty_like(weight), torch.empty_like(weight)
+    at_once = max(1, BLOCK * len(weight) // max(1, weight.numel())) if weight.device.type == "cpu" else len(weight)
+    for k in range(0, len(weight), at_once):
+        some = slice(k, k + at_once)
+        given, unit = weight[some], rows[some] if rows.ndim else rows
+        size = power_(given.abs().div_(unit), 1 / tau)
+        signed = torch.copysign(size, given)
+        if parts:
+            torch.clamp(signed, min=0, out=first[some])
+            torch.clamp(signed.neg_(), min=0, out=second[some])
+        else:
+            first[some], second[some] = signed, size
+    return first, second
 
 
 def _row_scale(node: Affine, weight: Tensor) -> Tensor:
