@@ -201,7 +201,8 @@ REDUCED = {
     ),
 }
 
-# the names of the issue as they stand; images, and a few depths, are smaller where the constructor allows it
+# the names of the issue as they stand; images, and a few depths, are smaller where the constructor allows it; those of
+# transformers are classes, which the reduced ones above are made from
 NAMED = {
     "vit_b_16": Family(named("vit_b_16", image_size=64), 64, 12, True),
     "vit_b_32": Family(named("vit_b_32", image_size=64), 64, 12, True),
@@ -228,7 +229,6 @@ NAMED = {
     "vit_small_patch14_reg4_dinov2": Family(
         from_timm("vit_small_patch14_reg4_dinov2", img_size=56, depth=3), 56, 3, True
     ),
-    **{name: family for name, family in REDUCED.items() if name.startswith("hub")},
 }
 
 

@@ -1,6 +1,5 @@
 """Every family of transformers by capture alone (S1, S23, S26, S38): healthy, batch = one by one, fused = unfused."""
 
-import functools
 import warnings
 
 import pytest
@@ -8,7 +7,8 @@ import torch
 
 import backplay as bp
 from attention.families import NAMED, REDUCED, Family, prepared
-from closeness import array, assert_near
+from closeness import array, assert_near, l1_relative
+from networks import photo, twin
 
 F64 = torch.float64
 
@@ -149,29 +149,15 @@ def test_names_lead_back_to_their_nodes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("epsilon, tau", [(0.5, 1.0), (0.0, 0.3), (0.0, 5.0)])
-def test_vit_b_16_precision(epsilon, tau):
+def test_vit_b_16_precision():
     """S37: float32 against float64 on ViT-B/16 at full size, L1 relative below 1e-4."""
-    from closeness import l1_relative
-    from networks import photo
-
-    network, double = full_size()
-    x = photo(1, 224, torch.float32)
-    single = bp.RoutingGame(network, epsilon=epsilon, tau=tau).attribute(x, 1)
-    exact = bp.RoutingGame(double, epsilon=epsilon, tau=tau).attribute(x.double(), 1)
-    assert single.dtype == torch.float32 and exact.dtype == F64
-    assert l1_relative(single, exact) < 1e-4
-
-
-@functools.cache
-def full_size():
-    """ViT-B/16 in both precisions, same weights."""
-    import copy
-
     import torchvision.models
 
-    torch.manual_seed(0)
-    model = prepared(torchvision.models.vit_b_16(), torch.float32)
-    twin = copy.deepcopy(model).double()
-    x = torch.randn(2, 3, 224, 224)
-    return bp.capture(model, x), bp.capture(twin, x.double())
+    single = prepared(torchvision.models.vit_b_16(), torch.float32)
+    x = photo(1, 224, torch.float32)
+    low, high = bp.capture(single, x), bp.capture(twin(single, F64), x.double())
+    for epsilon, tau in ((0.5, 1.0), (0.0, 0.3), (0.0, 5.0)):
+        found = bp.RoutingGame(low, epsilon=epsilon, tau=tau).attribute(x, 1)
+        exact = bp.RoutingGame(high, epsilon=epsilon, tau=tau).attribute(x.double(), 1)
+        assert found.dtype == torch.float32 and exact.dtype == F64
+        assert l1_relative(found, exact) < 1e-4, (epsilon, tau)
