@@ -2,12 +2,16 @@
 
 import itertools
 import json
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 import backplay as bp
+from backplay import zoo
+from backplay.values.forward import Values
+from backplay.values.moments import Moments
 from modes import hand
 
 
@@ -80,11 +84,93 @@ class TestSweep:
         (found,) = bp.sweep(game, x, tau=[0.5]).values()
         torch.testing.assert_close(found, game.replace(tau=0.5).attribute(x, model(x).argmax(1)), rtol=1e-12, atol=0)
 
+    def test_one_class_over_the_grid(self):
+        """api.md: the target is the model's largest logit, also where a mode changes the game's own forward pass."""
+        model, x = convnet(), images(6)
+        game, chosen = bp.StoppingGame(model, input_variance=4.0), model(x).argmax(1)
+        found = bp.sweep(game, x, risk=[-3.0, 0.0, 3.0])
+        for point, heat in found.items():
+            changed = game.replace(**dict(point))
+            torch.testing.assert_close(heat, changed.attribute(x, chosen), rtol=1e-12, atol=0)
+        deformed = [game.replace(risk=risk).play(x, 0).values.logits.argmax(1) for risk in (-3.0, 3.0)]
+        assert any((own != chosen).any() for own in deformed), "a game would have answered otherwise"
+
+    @pytest.mark.parametrize(
+        "game, modes, grid, passes, filtered",
+        [
+            (bp.RoutingGame, {"risk": -1.0, "risk_forward": True}, {"tau": [0.3, 0.5, 0.7, 1.0, 2.0, 5.0]}, 1, 1),
+            (bp.StoppingGame, {"risk": -1.0}, {"gate": ["exact", "noisy"], "multiply_by_input": [False, True]}, 1, 1),
+            (bp.StoppingGame, {}, {"softplus": [None, 0.5], "multiply_by_input": [False, True]}, 2, 0),
+            (bp.RoutingGame, {"risk": -1.0}, {"tau": [0.5, 1.0], "input_variance": [0.1, 0.2]}, 1, 2),
+            (bp.RoutingGame, {"tau_forward": True}, {"alpha": [1.0, 2.0], "tau": [0.5, 0.7, 1.0]}, 3, 0),
+            (bp.RoutingGame, {"tau": 0.5, "risk": -1.0}, {"input_variance": [0.1, 0.2], "tau_forward": [False, True],
+                                                         "gate": ["exact", "noisy"]}, 2, 4),
+        ],
+    )  # fmt: skip
+    @pytest.mark.filterwarnings("ignore:alpha - beta")
+    def test_passes_are_shared(self, monkeypatch, game, modes, grid, passes, filtered):
+        """Issue 4: a sweep makes every forward pass and moment pass that differs once, and keeps one of each."""
+        made, alive = [], []
+        for kind in (Values, Moments):
+            begin = kind.__init__
+
+            def count(self, *given, begin=begin, **more):
+                made.append(type(self))
+                if isinstance(self, Values):
+                    assert all(last() is None for last in alive), "the last pass is gone before the next begins"
+                    alive.append(weakref.ref(self))
+                begin(self, *given, **more)
+
+            monkeypatch.setattr(kind, "__init__", count)
+        model, x = convnet(), images()
+        start = game(model, **{"input_variance": 0.3, **modes})
+        found = bp.sweep(start, x, 0, **grid)
+        assert (made.count(Values), made.count(Moments)) == (passes, filtered)
+        monkeypatch.undo()
+        for point, heat in found.items():
+            torch.testing.assert_close(heat, start.replace(**dict(point)).attribute(x, 0), rtol=1e-12, atol=1e-14)
+
     @pytest.mark.parametrize("grid", [{}, {"tau": 0.5}, {"tau": []}, {"gate": "noisy"}, {"heat": [1]}, {"tau": [0.0]}])
     def test_refusals(self, grid):
         """A grid is lists of allowed values of known keywords."""
         with pytest.raises(ValueError, match=next(iter(grid), "keyword")):
             bp.sweep(bp.RoutingGame(convnet()), images(), 0, **grid)
+
+
+class TestOwnAnswer:
+    """api.md: `target=None` is the class that the model itself names, by every door and in every mode."""
+
+    @pytest.mark.parametrize(
+        "game, keywords",
+        [
+            (bp.StoppingGame, {"risk": -2.0, "input_variance": 1.0}),
+            (bp.StoppingGame, {"softplus": 5.0}),
+            (bp.RoutingGame, {"risk": -2.0, "input_variance": 1.0, "risk_forward": True}),
+            (bp.RoutingGame, {"tau": 0.5, "tau_forward": True}),
+        ],
+    )
+    def test_modes_that_change_the_forward_pass(self, game, keywords):
+        """Each of them names another class than the network for most of these pictures."""
+        model, x = zoo.load("vgg"), zoo.images(4).x
+        changed, chosen = game(model, **keywords), model(x).argmax(1)
+        play = changed.play(x)
+        assert (play.values.logits.argmax(1) != chosen).any()
+        assert torch.equal(play.target, chosen) and torch.equal(changed.targets(x)[:, 0], chosen)
+        assert torch.equal(play.value, play.values.logits.gather(1, chosen[:, None])[:, 0])
+        assert torch.equal(changed.attribute(x), changed.attribute(x, chosen))
+
+    def test_presets(self):
+        """A preset explains the class that `bp.explain` explains."""
+        model, x = zoo.load("vgg"), zoo.images(2).x
+        preset = bp.preset("sg-vgg-localise")
+        assert torch.equal(preset(model).attribute(x), bp.explain(model, x, method="sg", **preset.keywords))
+
+    def test_no_second_forward_pass(self, monkeypatch):
+        """Where nothing is deformed the pass at hand knows the answer."""
+        game, x = bp.RoutingGame(convnet()), images()
+        game.network(x)
+        monkeypatch.setattr(bp.Network, "model_logits", None)
+        assert game.attribute(x).any()
 
 
 class TestPresets:

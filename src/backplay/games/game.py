@@ -137,6 +137,10 @@ class Game(ABC, Generic[M]):
     # ---------------------------------------------------------------- what players know
 
     @abstractmethod
+    def forward(self) -> tuple[Any, ...]:
+        """The modes that the game's own forward pass rests on; empty where that is the network's."""
+
+    @abstractmethod
     def values(self, shared: Shared) -> Values:
         """Forward values of the game, with what its players observe."""
 
@@ -168,10 +172,7 @@ class Game(ABC, Generic[M]):
             variance = values.moments.variance(node.operand)
             return lower_confidence(node, values[node.operand], variance, self.modes.risk, values)
 
-        values = shared.deformed(deform)
-        if values.moments is not None:
-            values.moments.advance()
-        return values
+        return shared.deformed(self.forward(), deform)
 
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:

@@ -57,11 +57,10 @@ class Play:
         self.game, self.network = game, network
         self.inputs = inputs
         self.x: Tensor = inputs[network.key]
-        self.values = game.values(shared or Shared(network, inputs, network.weights()))
+        self.values, self.target = _solve(game, target, shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
         logits = self.values.logits
-        self.target = read_target(target, logits)
         self._given = torch.stack(torch.unravel_index(self.target, logits.shape[1:]), 1)
         self._shape = logits.shape
         self.value: Tensor = logits.flatten(1).gather(1, self.target[:, None])[:, 0]
@@ -269,3 +268,9 @@ class Play:
     def model_logits(self) -> Tensor:
         """What the model itself says to this input."""
         return self.network.model_logits(self.inputs)
+
+
+def _solve(game: Game[Any], target: Target, shared: Shared) -> tuple[Values, Tensor]:
+    """The game's values, and (B,) the flat index of what it explains: without a target, the model's own answer."""
+    values = game.values(shared)
+    return values, read_target(target, shared.answer() if target is None else values.logits)
