@@ -173,6 +173,30 @@ class TestOwnAnswer:
         assert game.attribute(x).any()
 
 
+# Rows of the paper's tables under their labels: the architecture, and each game with the modes printed beside it.
+# RG at its defaults is the anchor that heads every block; two random copies are compared under both games as they are.
+PAPER = {
+    "tab:eval-vit": ("vit", [
+        (bp.RoutingGame, {}),
+        (bp.RoutingGame, {"tau": 0.5, "attention_risk": -10.0, "input_variance": 2.0}),
+        (bp.RoutingGame, {"n": 50}),
+        (bp.RoutingGame, {"tau": 0.5, "n": 50}),
+    ]),
+    "tab:eval-vgg16": ("vgg", [
+        (bp.StoppingGame, {"risk": -2.0, "input_variance": 1.0, "gate": "noisy"}),
+        (bp.RoutingGame, {}),
+        (bp.RoutingGame, {"risk": -1.0, "input_variance": 10.0}),
+    ]),
+    "tab:vit-duals": ("vit", [
+        (bp.RoutingGame, {"tau": 1.0}), (bp.RoutingGame, {"tau": 0.7}), (bp.RoutingGame, {"tau": 0.5}),  # (a)
+    ]),
+    "tab:vgg-lent-tau08": ("vgg", [
+        (bp.RoutingGame, {"tau": 0.8, "entropy_bias": 0.2}), (bp.RoutingGame, {"tau": 0.8, "entropy_bias": 0.3}),
+    ]),
+    "tab:double-random-hellinger": ("any", [(bp.StoppingGame, {}), (bp.RoutingGame, {})]),
+}  # fmt: skip
+
+
 class TestPresets:
     """The paper's selected modes by name."""
 
@@ -191,19 +215,22 @@ class TestPresets:
         torch.testing.assert_close(seen["rg-anchor"], bp.RoutingGame(network).attribute(x, 0))
         torch.testing.assert_close(seen["sg"], bp.StoppingGame(network).attribute(x, 0))
 
-    def test_the_paper_s_numbers(self):
-        """tab:eval-vgg16, tab:eval-vit, tab:vgg-lent-tau08: modes as printed there."""
-        keywords = {name: preset.keywords for name, preset in bp.presets.items()}
-        assert keywords["rg-vgg-localise"] == {"risk": -1.0, "input_variance": 10.0}
-        assert keywords["sg-vgg-localise"] == {"risk": -2.0, "input_variance": 1.0, "gate": "noisy"}
-        assert keywords["rg-anchor"] == {}
-        assert keywords["rg-vit-localise"]["tau"] == 0.5 and keywords["rg-vit-localise"]["attention_risk"] == -10.0
-        assert bp.presets["rg-eq"].reynolds["n"] == 50
+    @pytest.mark.parametrize("name", bp.presets)
+    def test_the_paper_s_rows(self, name):
+        """Each preset is a row of the table that it names, for the architecture it names."""
+        preset = bp.preset(name)
+        printed = {**preset.keywords, **({"n": preset.reynolds["n"]} if preset.reynolds else {})}
+        architecture, rows = PAPER[preset.table]
+        assert (preset.game, printed) in rows
+        assert preset.architecture in (architecture, "any")
 
     def test_unknown(self):
         """An unknown name is refused, and the known ones are named."""
-        with pytest.raises(ValueError, match="rg-anchor"):
-            bp.preset("rg-best")
+        with pytest.raises(bp.BackplayError, match="did you mean rg-anchor"):
+            bp.preset("rg-achor")
+        for name in (["rg-anchor"], None):
+            with pytest.raises(bp.BackplayError, match="no preset named"):
+                bp.preset(name)
 
 
 CHANGED = {

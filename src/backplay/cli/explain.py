@@ -6,7 +6,6 @@ import argparse
 import itertools
 import sys
 from dataclasses import asdict
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from backplay import models, photographs
 from backplay.cli import heatmap
 from backplay.cli.output import Progress, folder, print_json, whole
 from backplay.cli.parser import Commands, Parser, add_command, add_model
-from backplay.errors import InputError
+from backplay.errors import InputError, suggestion
 
 GAMES = {"sg": bp.StoppingGame, "rg": bp.RoutingGame}
 _PARAMETER = "parameter "  # before a method's own options, whose names are its business
@@ -46,9 +45,7 @@ def _add_parameters(parser: Parser, given: list[str]) -> None:
         return
     known = bp.methods()
     if method not in known:
-        close = get_close_matches(method, list(known), n=3)
-        hint = f" (did you mean {', '.join(close)}?)" if close else ""
-        parser.error(f"no method named {method}{hint}: there are {', '.join(known)}")
+        parser.error(f"no method named {method}{suggestion(method, known)}: there are {', '.join(known)}")
     group = parser.add_argument_group(f"parameters of {method}")
     for name, param in known[method].params.items():
         spellings = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, NoReturn
+
+from backplay.errors import suggestion
 
 Commands = Any  # argparse keeps the type of add_subparsers' result to itself
 Run = Callable[[argparse.Namespace], int]
@@ -46,7 +47,6 @@ def parse(parser: Parser, given: list[str]) -> argparse.Namespace:
     if unknown:
         owner: Parser = options.parser
         written = unknown[0].partition("=")[0]
-        close = get_close_matches(written, list(owner._option_string_actions), n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = suggestion(written, owner._option_string_actions)
         owner.error(f"unknown {'option' if written.startswith('-') else 'argument'} {written}{hint}")
     return options

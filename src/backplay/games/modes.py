@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
-from backplay.errors import KeywordError
+from backplay.errors import KeywordError, suggestion
 from backplay.games.keywords import Choice, Keyword, Number
 
 
@@ -43,8 +42,7 @@ class Modes:
         known = [f.name for f in fields(cls)]
         unknown = sorted(set(keywords) - set(known))
         if unknown:
-            close = get_close_matches(unknown[0], known, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = suggestion(unknown[0], known)
             raise KeywordError(f"unknown keyword {unknown[0]!r}{hint}: this game takes {', '.join(known)}.")
 
     def changed(self) -> dict[str, Any]:

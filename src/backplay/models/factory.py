@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from backplay.errors import MissingFileError, ModelError
-from backplay.models.loaded import Loaded, suggestion
+from backplay.errors import MissingFileError, ModelError, suggestion
+from backplay.models.loaded import Loaded
 from backplay.models.weights import RANDOM, Weights, drawn, fit, read
 from backplay.photographs import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -51,9 +50,3 @@ def library(name: str, extra: str, why: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingLibraryError(needs) from error
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)`, or nothing."""
-    close = get_close_matches(name, list(known), n=3, cutoff=0.6)
-    return f" (did you mean {', '.join(close)}?)" if close else ""

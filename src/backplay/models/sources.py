@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from backplay.errors import MissingLibraryError, ModelError
+from backplay.errors import MissingLibraryError, ModelError, suggestion
 from backplay.models import bundled, factory, huggingface, timm, torchvision
-from backplay.models.loaded import Loaded, suggestion
+from backplay.models.loaded import Loaded
 from backplay.models.weights import Weights
 
 
