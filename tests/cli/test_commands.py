@@ -127,8 +127,28 @@ def test_methods(capsys):
     found = {entry["name"]: entry for entry in json.loads(out)}
     assert code == 0 and list(found) == list(bp.methods())
     assert found["rg"]["params"]["tau"]["default"] == 1.0 and found["rg"]["family"] == bp.methods()["rg"].family
+    for name, info in bp.methods().items():
+        assert found[name]["title"] == info.title and found[name]["grid"] == [dict(point) for point in info.grid]
     code, out, _ = run(capsys, "methods")
     assert code == 0 and "--gate-noise 1.0" in out and all(name in out for name in found)
+    assert "IntGrad" in out and "validation grid, 5 points: steps 5, 10, 20, 50, 100" in out
+    assert "validation grid, 12 points: n 10, 30; sigma 0.05, 0.1, 0.15, 0.2, 0.3; aggregate mean, std" in out
+    assert "validation grid, 5 points: rule default, gamma, zplus; " in out
+
+
+def test_methods_that_fit_a_model(capsys, networks):
+    """Issue 6: `MethodInfo.fits` for a network by name, and why not."""
+    code, out, _ = run(capsys, "methods", "--model", f"{networks}:small", "--json")
+    found = {entry["name"]: entry for entry in json.loads(out)}
+    model = models.load(f"{networks}:small").model
+    network = bp.capture(model, torch.zeros(2, 3, 32, 32))
+    assert code == 0 and {name: e["fits"] for name, e in found.items()} == {
+        name: info.fits(network) for name, info in bp.methods().items()
+    }
+    assert found["rg"]["refusal"] is None and "attention" in found["rollout"]["refusal"]
+    code, out, _ = run(capsys, "methods", "--model", f"{networks}:small")
+    assert code == 0 and "rollout" in out and "does not fit: it " in out
+    fails(capsys, "methods", "--model", "zoo:alexnet", words=("vit-spurious",), code=1)
 
 
 @pytest.mark.slow
