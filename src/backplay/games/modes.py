@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -27,12 +26,16 @@ class Modes:
 
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():
-            accepts.check(name, getattr(self, name))
+            object.__setattr__(self, name, accepts.check(name, getattr(self, name)))
 
     @classmethod
     def accepts(cls) -> dict[str, Keyword]:
         """What each keyword may be."""
         return {f.name: f.metadata["accepts"] for f in fields(cls)}
+
+    def warning(self) -> str | None:
+        """What these modes give reason to warn of."""
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,7 +95,8 @@ class RoutingModes(Modes):
             raise KeywordError("tau_forward=True and risk_forward=True both drive the forward pass; use one.")
         if self.risk_forward and self.entropy_bias > 0:
             raise KeywordError(f"risk_forward=True leaves no room for entropy_bias={self.entropy_bias!r}; use one.")
-        if abs(self.alpha - self.beta - 1) > 1e-9:
-            warnings.warn(
-                f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit.", stacklevel=5
-            )
+
+    def warning(self) -> str | None:
+        if abs(self.alpha - self.beta - 1) <= 1e-9:
+            return None
+        return f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit."

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from backplay.errors import InputError, KeywordError, UnsupportedError
+from backplay.errors import InputError, UnsupportedError
 from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
+from backplay.games.keywords import SEED, Number
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.attention import Attention, Mixing
@@ -239,8 +240,7 @@ class Play:
 
     def sample(self, n: int, seed: int = 0) -> Trajectories:
         """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise KeywordError(f"n={n!r} is out of range: it must be an integer >= 1.")
+        n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
         with torch.inference_mode(False), torch.no_grad():
             return sample(self, n, seed)
 

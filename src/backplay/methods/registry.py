@@ -58,12 +58,13 @@ class MethodInfo:
 
     def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters, given ones checked and the others at their defaults."""
+        given: dict[str, Any] = {}
         for name, value in params.items():
             if name not in self.params:
                 hint, known = suggestion(name, self.params), ", ".join(self.params) or "no parameters"
                 raise KeywordError(f"unknown parameter {name!r}{hint}: the method {self.name!r} takes {known}.")
-            self.params[name].check(name, value)
-        return {name: param.default for name, param in self.params.items()} | dict(params)
+            given[name] = self.params[name].check(name, value)
+        return {name: param.default for name, param in self.params.items()} | given
 
 
 _METHODS: dict[str, MethodInfo] = {}

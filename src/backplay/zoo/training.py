@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backplay.errors import KeywordError
+from backplay.games.keywords import SEED
 from backplay.zoo.networks import Classifier, build, check, fold, vgg
 from backplay.zoo.scenes import Batch, images
 from backplay.zoo.shapes import CLASSES
@@ -53,6 +54,7 @@ def train(
     carries small differences on. `steps` overrides the recipe. torch's own random numbers are left as they were.
     """
     check(name)
+    seed = SEED.check("seed", seed)
     if steps is not None and not (isinstance(steps, int) and steps >= 1):
         raise KeywordError(f"steps must be a whole number from 1 up, or None for the recipe's; got {steps!r}.")
     recipe = (SPURIOUS_RECIPES if spurious else RECIPES)[name]
