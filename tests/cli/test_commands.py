@@ -33,6 +33,9 @@ NETWORKS = """
                 return torch.special.bessel_j0(x).mean((2, 3))
         return Cubic(), {"size": 8}
 
+    def wrong():
+        return small()[0], {"size": 16}
+
     def dense():
         return nn.Conv2d(3, 4, 3), {"size": 8}
 
@@ -212,7 +215,7 @@ def test_explain_several_as_json(capsys, networks, image, tmp_path):
     assert code == 0 and report["params"] == {"risk": -0.5, "input_variance": 1.0, "gate_noise": 2.0}
     assert [os.path.basename(m["picture"]) for m in report["maps"]] == ["photo-sg.png", "photo-sg-2.png"]
     loaded = models.load(f"{networks}:small")
-    x = photographs.batch(images, loaded.preprocess)
+    x = torch.stack([loaded.photograph(path) for path in images])
     logits = loaded.model(x).detach()
     for k, found in enumerate(report["maps"]):
         target = int(logits[k].argmax())
@@ -265,6 +268,10 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--method", "rollout", words=("attention",))
     refuses("--weights", tmp_path / "no.pth", words=("no.pth", "does not exist"))
     refuses(words=("(4, 6, 6)",), model=f"{networks}:dense")
+    refuses("--method", "smoothgrad", "--seed", 10**23, words=("seed", "64 bits"))
+    Image.new("L", (1, 60_000)).save(tmp_path / "line.png")
+    line = {"picture": tmp_path / "line.png", "model": "torchvision:squeezenet1_1"}
+    refuses("--weights", "random", words=("megapixels",), **line)
     (tmp_path / "taken").touch()
     refuses("-o", tmp_path / "taken", words=("cannot make the folder",))
     assert not out.exists() or os.listdir(out) == [], "nothing was written"
@@ -320,6 +327,15 @@ def test_interrupted(networks):
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=300)
     assert running.returncode == 130 and err == "backplay inspect: interrupted\n"
+
+
+def test_a_model_that_fails_is_one_line(networks, image, tmp_path):
+    """torch logs what its exporter met, twenty lines of it: that is silenced while a model is followed, and no longer."""
+    options = ["--model", f"{networks}:wrong", "-o", tmp_path / "maps"]
+    command = [sys.executable, "-m", "backplay", "explain", image, *options]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "Sequential itself fails on input (2, 3, 16, 16)" in done.stderr
 
 
 def test_a_reader_that_leaves(networks):

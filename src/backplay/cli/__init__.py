@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except (BackplayError, OSError) as error:
         return _end(f"{name}: {error}", 1)
+    except MemoryError:
+        return _end(f"{name}: the memory is too small for this; give a smaller network or image", 1)
 
 
 def _parser(given: list[str]) -> Parser:

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         network, found = None, list[dict[str, Any]]()
         for k, (path, name) in enumerate(zip(options.images, names, strict=True)):
             progress.say(f"explaining {path.name}, {k + 1} of {len(names)}")
-            x = loaded.preprocess(photographs.read(path))[None]
+            x = loaded.photograph(path)[None]
             if network is None or tuple(network.input.shape[1:]) != tuple(x.shape[1:]):
                 network = bp.capture(loaded.model, x)
             heat, report = explain(network, x, options.target, options.method, params)
