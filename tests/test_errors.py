@@ -1,6 +1,7 @@
 """Every refusal (S1, S38, api): its type, what its message names, and that nothing is half done."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -383,3 +384,11 @@ def test_ambiguous_node():
     assert len(listed) >= 2, "every call is listed by a name of its own"
     first, second = (play.occupation(name).difference for name in listed[:2])
     assert first.shape == second.shape == (2, 4) and not torch.equal(first, second)
+
+
+def test_torch_s_own_log_is_as_it_was():
+    """It is silent while a model is followed, and speaks again afterwards."""
+    handlers = [h for name in ("torch", "torch._subclasses.fake_tensor") for h in logging.getLogger(name).handlers]
+    before = [list(handler.filters) for handler in handlers]
+    refused(lambda: bp.capture(net(), torch.randn(2, 5, dtype=F64)), "itself fails")
+    assert handlers and [list(handler.filters) for handler in handlers] == before

@@ -330,7 +330,7 @@ def test_interrupted(networks):
 
 
 def test_a_model_that_fails_is_one_line(networks, image, tmp_path):
-    """torch logs what its exporter met, twenty lines of it: that is silenced while a model is followed, and no longer."""
+    """torch logs twenty lines about what its exporter met, which are silenced."""
     options = ["--model", f"{networks}:wrong", "-o", tmp_path / "maps"]
     command = [sys.executable, "-m", "backplay", "explain", image, *options]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
