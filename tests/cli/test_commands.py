@@ -243,6 +243,51 @@ def test_a_warning_is_one_line(networks, image, tmp_path):
     assert done.stderr.count("\n") == 1 and "alpha" in done.stderr and ".py" not in done.stderr
 
 
+def test_json_before_the_command(capsys, networks, image, tmp_path):
+    code, out, _ = run(capsys, "--json", "methods")
+    assert code == 0 and isinstance(json.loads(out), list)
+    options = ("--model", f"{networks}:small", "--tau", "0.5", "-o", tmp_path / "maps")
+    code, out, _ = run(capsys, "--json", "explain", image, *options)
+    assert code == 0 and json.loads(out)["params"] == {"tau": 0.5}
+
+
+def test_a_layer_is_named_by_text(capsys, networks, image, tmp_path):
+    """The modules of a Sequential are called 0, 1, 2: names, not numbers."""
+    options = ("--model", f"{networks}:small", "--method", "gradcam", "--layer", "1", "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options)
+    assert code == 0 and json.loads(out)["params"] == {"layer": "1"}, err
+
+
+@pytest.mark.parametrize("value", ["-1e-1", "-.1", "-0.1", "-1E-1"])
+def test_negative_numbers(capsys, networks, image, tmp_path, value):
+    options = ("--model", f"{networks}:small", "--risk", value, "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options)
+    assert code == 0 and json.loads(out)["params"] == {"risk": -0.1}, err
+
+
+def test_gradients_through_attention(capsys, image, tmp_path):
+    """S25: no walk, so no health; but a map."""
+    options = ("--model", "zoo:vit", "--attention", "gradient", "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options)
+    (found,) = json.loads(out)["maps"]
+    assert code == 0 and found["ok"] and found["health"] is None, err
+    assert np.load(found["array"]).any()
+
+
+def test_parameters_are_checked_first(capsys, networks, image, tmp_path):
+    """Nothing is loaded for what cannot be played."""
+    options = ("--model", f"{networks}:slow", "-o", tmp_path / "maps")
+    fails(capsys, "explain", image, *options, "--tau", "0", words=("tau=0.0",), code=1)
+    fails(capsys, "explain", image, *options, "--tau-forward", "true", "--risk-forward", "true", words=("use one",))
+    fails(capsys, "explain", image, *options, "--method", "smoothgrad", "--n", "2.5", words=("n='2.5'",), code=1)
+
+
+def test_a_folder_is_no_file_of_weights(capsys, tmp_path, monkeypatch):
+    """Told before the training, not after it."""
+    monkeypatch.setattr("backplay.zoo.training.train", None)
+    fails(capsys, "zoo", "train", "vgg", "--out", tmp_path, words=("is a folder", "vgg.safetensors"), code=1)
+
+
 def test_every_method_has_its_parameters_as_options(capsys):
     for name, info in bp.methods().items():
         code, out, _ = run(capsys, "explain", "--method", name, "--help")
@@ -302,6 +347,9 @@ def test_an_image_is_never_overwritten(capsys, networks, image, tmp_path):
         (["zoo", "train", "lenet"], "vgg"),
         (["inspect", "--model", "zoo:alexnet"], "vit-spurious"),
         (["explain", "--method"], "--method"),
+        (["inspect", "--model", "zoo:"], "zoo:vgg"),
+        (["inspect", "--model", "hf:"], "hf:PATH"),
+        (["--jsn", "models"], "did you mean --json"),
     ],
 )
 def test_bad_arguments_are_one_line(capsys, arguments, words):

@@ -85,6 +85,10 @@ def load(name: str, weights: str | Path | None = None) -> Loaded:
         return SOURCES[prefix].loader(rest, weights)
     if ".py:" in name:
         return FACTORY.loader(name, weights)
+    if prefix in SOURCES:
+        known = SOURCES[prefix].names if SOURCES[prefix].installed else None
+        example = f", {prefix}:{known()[0]} for one" if known else ""
+        raise ModelError(f"{name!r} lacks the name behind the colon: give {SOURCES[prefix].form}{example}.")
     forms = ", ".join(source.form for source in (*SOURCES.values(), FACTORY))
     raise ModelError(f"no model named {name!r}{_elsewhere(name)}; models are named {forms}.")
 
