@@ -33,10 +33,12 @@ class Number:
 
     def _plain(self, value: Any) -> int | float | None:
         """The number, numpy's for one, as Python's own; None if it is none of the right kind."""
-        if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
+        if isinstance(value, bool) or not isinstance(value, Real):
             return None
+        if self.whole:
+            return int(value) if isinstance(value, Integral) else None
         try:
-            return int(value) if self.whole else float(value)
+            return float(value)
         except OverflowError:  # an integer of hundreds of digits
             return None
 

@@ -6,6 +6,7 @@ learns which of its cells lie on the object: a second loss that makes it look th
 """
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -81,8 +82,8 @@ def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Progress) -> Batc
         progress("drawing", start, n)
         cue = True if spurious else "random"
         part = images(min(PIECE, n - start), "train", seed, spurious=cue, start=start)
-        parts.append(part._replace(x=part.x.half()))  # half the memory
-    return Batch(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        parts.append(replace(part, x=part.x.half()))  # half the memory
+    return Batch(**{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Batch)})
 
 
 def _fit(
