@@ -1,9 +1,14 @@
 """Every refusal (S1, S38, api): its type, what its message names, and that nothing is half done."""
 
+import json
+import logging
 import re
 import subprocess
 import sys
+import warnings
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -302,6 +307,49 @@ def test_unbalanced_streams_warn_once():
     assert result.stdout.strip().splitlines()[-1] == "1"
 
 
+def test_a_family_of_games_warns_once():
+    """Games that come of one another by `replace` or in a sweep warn once together; others for themselves."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        game = bp.RoutingGame(net(), alpha=3.0)
+        game.replace(tau=0.5).replace(alpha=4.0)
+        bp.sweep(game, x(), 0, tau=[0.5, 1.0])
+        assert ["alpha - beta = 2" in str(w.message) for w in seen] == [True] and seen[0].filename == __file__
+        bp.sweep(bp.RoutingGame(net()), x(), 0, alpha=[2.0, 3.0, 4.0])
+    assert ["alpha - beta = 2" in str(w.message) for w in seen] == [True, True]
+
+
+def test_numbers_of_numpy():
+    """They are taken where numbers are, and kept as plain ones."""
+    game = bp.RoutingGame(net(), tau=np.float32(0.5), epsilon=np.int64(1), risk=Fraction(-1, 2))
+    assert json.loads(json.dumps(game.to_dict())) == game.to_dict()
+    assert (game.tau, game.epsilon, game.risk) == (0.5, 1, -0.5) and type(game.tau) is float
+    average = bp.Reynolds(game, n=np.int32(3), seed=np.uint8(7))
+    assert type(average.n) is int and type(average.seed) is int
+    assert len(bp.StoppingGame(net()).play(x(), 0).sample(np.int64(5), seed=np.int64(1)).ends[0]) == 5
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**400])
+def test_seeds_have_64_bits(seed):
+    """torch takes no more; a larger one is refused before any work."""
+    game, image = bp.RoutingGame(net()), torch.randn(1, 3, 8, 8)
+    asked = [
+        lambda: bp.Reynolds(game, seed=seed),
+        lambda: bp.Reynolds(game, n=abs(seed)),
+        lambda: game.play(x(), 0).sample(2, seed=seed),
+        lambda: bp.explain(net(), image, 0, method="smoothgrad", seed=seed),
+        lambda: bp.explain(net(), image, 0, method="lime", seed=seed),
+    ]
+    for ask in asked:
+        refused(ask, "out of range", "64 bits", kind=ValueError)
+    refused(lambda: bp.RoutingGame(net(), tau=10**400), "tau", kind=ValueError)
+
+
+@pytest.mark.parametrize("name", [["rg"], None, 3])
+def test_a_method_is_named_by_a_word(name):
+    refused(lambda: bp.explain(net(), x(), 0, method=name), "no method named", kind=ValueError)
+
+
 # names ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("ask", ["occupation", "marginal"])
 def test_unknown_node(ask):
@@ -336,3 +384,11 @@ def test_ambiguous_node():
     assert len(listed) >= 2, "every call is listed by a name of its own"
     first, second = (play.occupation(name).difference for name in listed[:2])
     assert first.shape == second.shape == (2, 4) and not torch.equal(first, second)
+
+
+def test_torch_s_own_log_is_as_it_was():
+    """It is silent while a model is followed, and speaks again afterwards."""
+    handlers = [h for name in ("torch", "torch._subclasses.fake_tensor") for h in logging.getLogger(name).handlers]
+    before = [list(handler.filters) for handler in handlers]
+    refused(lambda: bp.capture(net(), torch.randn(2, 5, dtype=F64)), "itself fails")
+    assert handlers and [list(handler.filters) for handler in handlers] == before

@@ -379,6 +379,23 @@ def test_folders_that_are_none(folder, tmp_path):
     refused(ValueError, "cannot be loaded", name=f"hf:{folder}")
 
 
+def test_folders_with_wrong_contents(folder):
+    """The libraries' own errors are of every kind; each becomes one line that names the folder."""
+
+    def gives(file, contents, *words):
+        before = (folder / file).read_bytes()
+        (folder / file).write_bytes(contents if isinstance(contents, bytes) else json.dumps(contents).encode())
+        refused(ValueError, f"hf:{folder} cannot be loaded", *words, name=f"hf:{folder}")
+        (folder / file).write_bytes(before)
+
+    config, processor = (json.loads((folder / f).read_text()) for f in ("config.json", "preprocessor_config.json"))
+    gives("model.safetensors", (folder / "model.safetensors").read_bytes()[:3000], "incomplete")
+    gives("config.json", config | {"hidden_size": "a"}, "hidden_size")
+    gives("config.json", config | {"num_attention_heads": 0}, "ZeroDivisionError")
+    gives("preprocessor_config.json", [])
+    gives("preprocessor_config.json", processor | {"image_mean": [0.5, 0.5]})
+
+
 # ---------------------------------------------------------------- factories
 
 NETWORK = """
@@ -448,6 +465,10 @@ def test_a_factory_that_fails(tmp_path):
     gives(ValueError, "mean", "3 numbers", code=settings.format({"mean": 0.5}))
     gives(ValueError, "positive", code=settings.format({"size": 0}))
     gives(ValueError, "positive", code=settings.format({"std": (1, 0, 1)}))
+    gives(ValueError, "mean", "3 numbers", code=settings.format('{"mean": [float("nan")] * 3}'))
+    gives(ValueError, "classes to 5", code=settings.format({"classes": 5}))
+    gives(ValueError, "classes to 'cat'", code=settings.format({"classes": "cat"}))
+    gives(ValueError, "SystemExit: 3", code="def make():\n    raise SystemExit(3)\n")
 
 
 # ---------------------------------------------------------------- the zoo

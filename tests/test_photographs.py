@@ -12,7 +12,7 @@ from PIL import Image
 
 import backplay as bp
 from backplay import photographs
-from backplay.photographs import Preprocess, batch, read
+from backplay.photographs import Preprocess, read
 
 WHITE, RED, BLACK = (255, 255, 255), (255, 0, 0), (0, 0, 0)
 
@@ -227,17 +227,15 @@ def test_preprocess_fills_any_shape(width, height):
     assert torch.allclose(x, torch.tensor([1.0, 0.0, 0.2])[:, None, None].expand(3, 32, 48), atol=1e-6)
 
 
-def test_batch(tmp_path):
-    paths = [tmp_path / "red.png", tmp_path / "tall.png"]
-    Image.new("RGB", (20, 10), RED).save(paths[0])
-    Image.new("L", (8, 30), 255).save(paths[1])
-    x = batch(paths, Preprocess((8, 8), (0.0,) * 3, (1.0,) * 3))
-    assert x.shape == (2, 3, 8, 8)
-    assert (x[0, 0] == 1).all() and (x[0, 1:] == 0).all() and (x[1] == 1).all()
-    with pytest.raises(ValueError, match="at least one file"):
-        batch([], Preprocess((8, 8)))
-    with pytest.raises(ValueError, match=r"tall\.png becomes \(1, 30, 8\)"):
-        batch(paths, lambda image: torch.from_numpy(np.asarray(image.convert("L"))[None].copy()))
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1)])
+def test_a_line_is_not_blown_up(tmp_path, size):
+    """Scaled to cover 224 × 224 pixels it would have three billion."""
+    path = tmp_path / "line.png"
+    Image.new("L", size).save(path)
+    with pytest.raises(ValueError, match="more than 100 megapixels") as caught:
+        photographs.check_proportions(path, read(path), (224, 224))
+    assert isinstance(caught.value, bp.BackplayError) and "line.png" in str(caught.value)
+    photographs.check_proportions(path, Image.new("L", (1, 1000)), (224, 224))
 
 
 def test_without_pillow(tmp_path, monkeypatch):

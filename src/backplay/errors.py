@@ -1,5 +1,8 @@
 """Every error of the package: each is a `BackplayError` and the built-in that a caller would expect."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class BackplayError(Exception):
     """Base of all errors; the message says what was given, what is accepted and what to do next."""
@@ -51,3 +54,9 @@ class WeightsError(BackplayError, ValueError):
 
 class MissingLibraryError(BackplayError, ImportError):
     """An optional library that this needs and that is not installed."""
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """` (did you mean …?)` for a name that is not among the known ones, or nothing."""
+    close = get_close_matches(str(name), list(known), n=3)
+    return f" (did you mean {', '.join(close)}?)" if close else ""

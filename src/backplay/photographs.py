@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 import warnings
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backplay.errors import FileError, InputError, MissingFileError, MissingLibraryError, PhotographError
+from backplay.errors import FileError, MissingFileError, MissingLibraryError, PhotographError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,19 +52,15 @@ def read(path: str | Path) -> Image:
                 ) from error
 
 
-def batch(paths: Iterable[str | Path], preprocess: Callable[[Image], Tensor]) -> Tensor:
-    """(N, 3, H, W): the photographs as the network takes them."""
-    paths = list(paths)
-    if not paths:
-        raise InputError("no photograph was given; name at least one file.")
-    prepared = [preprocess(read(path)) for path in paths]
-    for path, x in zip(paths, prepared, strict=True):
-        if x.shape != prepared[0].shape:
-            raise InputError(
-                f"{path} becomes {tuple(x.shape)} and {paths[0]} {tuple(prepared[0].shape)}: this model's "
-                "preprocessing keeps each picture's proportions; give pictures of one size, or one at a time."
-            )
-    return torch.stack(prepared)
+def check_proportions(path: str | Path, image: Image, size: tuple[int, int]) -> None:
+    """Refuse a picture so narrow that its other side, scaled to cover `size` (height, width), outgrows the limit."""
+    scale = max(size[0] / image.height, size[1] / image.width)
+    scaled = round(image.width * scale), round(image.height * scale)
+    if math.prod(scaled) > MEGAPIXELS * 10**6:
+        raise PhotographError(
+            f"{path} is {image.width} × {image.height} pixels, which become {scaled[0]} × {scaled[1]} for a network "
+            f"of {size[1]} × {size[0]}: more than {MEGAPIXELS} megapixels; cut the part out that matters."
+        )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ NETWORKS = """
                 return torch.special.bessel_j0(x).mean((2, 3))
         return Cubic(), {"size": 8}
 
+    def wrong():
+        return small()[0], {"size": 16}
+
     def dense():
         return nn.Conv2d(3, 4, 3), {"size": 8}
 
@@ -127,8 +130,28 @@ def test_methods(capsys):
     found = {entry["name"]: entry for entry in json.loads(out)}
     assert code == 0 and list(found) == list(bp.methods())
     assert found["rg"]["params"]["tau"]["default"] == 1.0 and found["rg"]["family"] == bp.methods()["rg"].family
+    for name, info in bp.methods().items():
+        assert found[name]["title"] == info.title and found[name]["grid"] == [dict(point) for point in info.grid]
     code, out, _ = run(capsys, "methods")
     assert code == 0 and "--gate-noise 1.0" in out and all(name in out for name in found)
+    assert "IntGrad" in out and "validation grid, 5 points: steps 5, 10, 20, 50, 100" in out
+    assert "validation grid, 12 points: n 10, 30; sigma 0.05, 0.1, 0.15, 0.2, 0.3; aggregate mean, std" in out
+    assert "validation grid, 5 points: rule default, gamma, zplus; " in out
+
+
+def test_methods_that_fit_a_model(capsys, networks):
+    """Issue 6: `MethodInfo.fits` for a network by name, and why not."""
+    code, out, _ = run(capsys, "methods", "--model", f"{networks}:small", "--json")
+    found = {entry["name"]: entry for entry in json.loads(out)}
+    model = models.load(f"{networks}:small").model
+    network = bp.capture(model, torch.zeros(2, 3, 32, 32))
+    assert code == 0 and {name: e["fits"] for name, e in found.items()} == {
+        name: info.fits(network) for name, info in bp.methods().items()
+    }
+    assert found["rg"]["refusal"] is None and "attention" in found["rollout"]["refusal"]
+    code, out, _ = run(capsys, "methods", "--model", f"{networks}:small")
+    assert code == 0 and "rollout" in out and "does not fit: it " in out
+    fails(capsys, "methods", "--model", "zoo:alexnet", words=("vit-spurious",), code=1)
 
 
 @pytest.mark.slow
@@ -192,7 +215,7 @@ def test_explain_several_as_json(capsys, networks, image, tmp_path):
     assert code == 0 and report["params"] == {"risk": -0.5, "input_variance": 1.0, "gate_noise": 2.0}
     assert [os.path.basename(m["picture"]) for m in report["maps"]] == ["photo-sg.png", "photo-sg-2.png"]
     loaded = models.load(f"{networks}:small")
-    x = photographs.batch(images, loaded.preprocess)
+    x = torch.stack([loaded.photograph(path) for path in images])
     logits = loaded.model(x).detach()
     for k, found in enumerate(report["maps"]):
         target = int(logits[k].argmax())
@@ -220,6 +243,51 @@ def test_a_warning_is_one_line(networks, image, tmp_path):
     assert done.stderr.count("\n") == 1 and "alpha" in done.stderr and ".py" not in done.stderr
 
 
+def test_json_before_the_command(capsys, networks, image, tmp_path):
+    code, out, _ = run(capsys, "--json", "methods")
+    assert code == 0 and isinstance(json.loads(out), list)
+    options = ("--model", f"{networks}:small", "--tau", "0.5", "-o", tmp_path / "maps")
+    code, out, _ = run(capsys, "--json", "explain", image, *options)
+    assert code == 0 and json.loads(out)["params"] == {"tau": 0.5}
+
+
+def test_a_layer_is_named_by_text(capsys, networks, image, tmp_path):
+    """The modules of a Sequential are called 0, 1, 2: names, not numbers."""
+    options = ("--model", f"{networks}:small", "--method", "gradcam", "--layer", "1", "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options)
+    assert code == 0 and json.loads(out)["params"] == {"layer": "1"}, err
+
+
+@pytest.mark.parametrize("value", ["-1e-1", "-.1", "-0.1", "-1E-1"])
+def test_negative_numbers(capsys, networks, image, tmp_path, value):
+    options = ("--model", f"{networks}:small", "--risk", value, "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options)
+    assert code == 0 and json.loads(out)["params"] == {"risk": -0.1}, err
+
+
+def test_gradients_through_attention(capsys, image, tmp_path):
+    """S25: no walk, so no health; but a map."""
+    options = ("--model", "zoo:vit", "--attention", "gradient", "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options)
+    (found,) = json.loads(out)["maps"]
+    assert code == 0 and found["ok"] and found["health"] is None, err
+    assert np.load(found["array"]).any()
+
+
+def test_parameters_are_checked_first(capsys, networks, image, tmp_path):
+    """Nothing is loaded for what cannot be played."""
+    options = ("--model", f"{networks}:slow", "-o", tmp_path / "maps")
+    fails(capsys, "explain", image, *options, "--tau", "0", words=("tau=0.0",), code=1)
+    fails(capsys, "explain", image, *options, "--tau-forward", "true", "--risk-forward", "true", words=("use one",))
+    fails(capsys, "explain", image, *options, "--method", "smoothgrad", "--n", "2.5", words=("n='2.5'",), code=1)
+
+
+def test_a_folder_is_no_file_of_weights(capsys, tmp_path, monkeypatch):
+    """Told before the training, not after it."""
+    monkeypatch.setattr("backplay.zoo.training.train", None)
+    fails(capsys, "zoo", "train", "vgg", "--out", tmp_path, words=("is a folder", "vgg.safetensors"), code=1)
+
+
 def test_every_method_has_its_parameters_as_options(capsys):
     for name, info in bp.methods().items():
         code, out, _ = run(capsys, "explain", "--method", name, "--help")
@@ -245,6 +313,10 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--method", "rollout", words=("attention",))
     refuses("--weights", tmp_path / "no.pth", words=("no.pth", "does not exist"))
     refuses(words=("(4, 6, 6)",), model=f"{networks}:dense")
+    refuses("--method", "smoothgrad", "--seed", 10**23, words=("seed", "64 bits"))
+    Image.new("L", (1, 60_000)).save(tmp_path / "line.png")
+    line = {"picture": tmp_path / "line.png", "model": "torchvision:squeezenet1_1"}
+    refuses("--weights", "random", words=("megapixels",), **line)
     (tmp_path / "taken").touch()
     refuses("-o", tmp_path / "taken", words=("cannot make the folder",))
     assert not out.exists() or os.listdir(out) == [], "nothing was written"
@@ -275,6 +347,9 @@ def test_an_image_is_never_overwritten(capsys, networks, image, tmp_path):
         (["zoo", "train", "lenet"], "vgg"),
         (["inspect", "--model", "zoo:alexnet"], "vit-spurious"),
         (["explain", "--method"], "--method"),
+        (["inspect", "--model", "zoo:"], "zoo:vgg"),
+        (["inspect", "--model", "hf:"], "hf:PATH"),
+        (["--jsn", "models"], "did you mean --json"),
     ],
 )
 def test_bad_arguments_are_one_line(capsys, arguments, words):
@@ -300,6 +375,15 @@ def test_interrupted(networks):
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=300)
     assert running.returncode == 130 and err == "backplay inspect: interrupted\n"
+
+
+def test_a_model_that_fails_is_one_line(networks, image, tmp_path):
+    """torch logs twenty lines about what its exporter met, which are silenced."""
+    options = ["--model", f"{networks}:wrong", "-o", tmp_path / "maps"]
+    command = [sys.executable, "-m", "backplay", "explain", image, *options]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "Sequential itself fails on input (2, 3, 16, 16)" in done.stderr
 
 
 def test_a_reader_that_leaves(networks):

@@ -15,6 +15,7 @@ import torch
 from backplay.cli import output
 from backplay.cli.heatmap import draw
 from backplay.cli.output import folder, print_json, whole
+from backplay.games.progress import Progress as Bar
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):
@@ -80,6 +81,28 @@ def test_progress_for_people_who_wait(monkeypatch, seconds, terminal, told):
     os.close(reader)
     assert bool(re.search(r"\x1b\[Kthinking … \d s.*still thinking … \d s", heard)) == told, heard
     assert heard.endswith("\r\x1b[Kend") if told else heard == "end", "the line is cleared"
+
+
+def test_one_writer_on_the_line(monkeypatch):
+    """A bar of the library inside a command speaks through the command's own line."""
+    monkeypatch.setattr(output, "PATIENCE", 0.0)
+    reader, writer = pty.openpty()
+    with open(writer, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        with output.Progress("explaining cat.jpg"):
+            bar = Bar(20, "averaging", patience=0.0)
+            bar.advance(8)
+            time.sleep(0.7)
+            bar.close()
+        assert Bar.teller is None
+        screen.write("end")
+        screen.flush()
+        heard = ""
+        while not heard.endswith("end"):
+            heard += os.read(reader, 10_000).decode()
+    os.close(reader)
+    assert "\r\x1b[Kexplaining cat.jpg: averaging 8/20 … " in heard
+    assert all(line.startswith(("\x1b[Kexplaining", "\x1b[Kend")) for line in heard.split("\r")[1:]), heard
 
 
 def test_progress_ends_with_an_error(monkeypatch):

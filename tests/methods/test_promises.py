@@ -103,7 +103,7 @@ def test_grids_are_accepted():
         ("smoothgrad", {"sigma": -0.1}, "sigma=-0.1 is out of range"),
         ("smoothgrad", {"aggregate": "max"}, "one of 'mean', 'std'"),
         ("integrated_gradients", {"steps": 2.5}, "an integer >= 1"),
-        ("integrated_gradients", {"step": 5}, "did you mean 'steps'"),
+        ("integrated_gradients", {"step": 5}, "did you mean steps"),
         ("deeplift", {"rule": "alpha"}, "one of 'default', 'gamma', 'zplus'"),
         ("deeplift", {"gamma": 0}, "gamma=0 is out of range"),
         ("lime", {"ridge": 0}, "ridge=0 is out of range"),

@@ -371,7 +371,7 @@ def test_refusals():
         explain(model, x, 0, "lrp_epsilon", epsilon=-1)
     with pytest.raises(ValueError, match=r"one of 'share', 'absorb'"):
         explain(model, x, 0, "lrp_epsilon", bias="ignore")
-    with pytest.raises(ValueError, match="did you mean 'gamma'"):
+    with pytest.raises(ValueError, match="did you mean gamma"):
         explain(model, x, 0, "lrp_gamma", gama=1.0)
     with pytest.raises(ValueError, match="low=3"):
         explain(model, x, 0, "lrp_box", low=3.0, high=-3.0)

@@ -2,12 +2,16 @@
 
 import itertools
 import json
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 import backplay as bp
+from backplay import zoo
+from backplay.values.forward import Values
+from backplay.values.moments import Moments
 from modes import hand
 
 
@@ -80,11 +84,117 @@ class TestSweep:
         (found,) = bp.sweep(game, x, tau=[0.5]).values()
         torch.testing.assert_close(found, game.replace(tau=0.5).attribute(x, model(x).argmax(1)), rtol=1e-12, atol=0)
 
+    def test_one_class_over_the_grid(self):
+        """api.md: the target is the model's largest logit, also where a mode changes the game's own forward pass."""
+        model, x = convnet(), images(6)
+        game, chosen = bp.StoppingGame(model, input_variance=4.0), model(x).argmax(1)
+        found = bp.sweep(game, x, risk=[-3.0, 0.0, 3.0])
+        for point, heat in found.items():
+            changed = game.replace(**dict(point))
+            torch.testing.assert_close(heat, changed.attribute(x, chosen), rtol=1e-12, atol=0)
+        deformed = [game.replace(risk=risk).play(x, 0).values.logits.argmax(1) for risk in (-3.0, 3.0)]
+        assert any((own != chosen).any() for own in deformed), "a game would have answered otherwise"
+
+    @pytest.mark.parametrize(
+        "game, modes, grid, passes, filtered",
+        [
+            (bp.RoutingGame, {"risk": -1.0, "risk_forward": True}, {"tau": [0.3, 0.5, 0.7, 1.0, 2.0, 5.0]}, 1, 1),
+            (bp.StoppingGame, {"risk": -1.0}, {"gate": ["exact", "noisy"], "multiply_by_input": [False, True]}, 1, 1),
+            (bp.StoppingGame, {}, {"softplus": [None, 0.5], "multiply_by_input": [False, True]}, 2, 0),
+            (bp.RoutingGame, {"risk": -1.0}, {"tau": [0.5, 1.0], "input_variance": [0.1, 0.2]}, 1, 2),
+            (bp.RoutingGame, {"tau_forward": True}, {"alpha": [1.0, 2.0], "tau": [0.5, 0.7, 1.0]}, 3, 0),
+            (bp.RoutingGame, {"tau": 0.5, "risk": -1.0}, {"input_variance": [0.1, 0.2], "tau_forward": [False, True],
+                                                         "gate": ["exact", "noisy"]}, 2, 4),
+        ],
+    )  # fmt: skip
+    @pytest.mark.filterwarnings("ignore:alpha - beta")
+    def test_passes_are_shared(self, monkeypatch, game, modes, grid, passes, filtered):
+        """Issue 4: a sweep makes every forward pass and moment pass that differs once, and keeps one of each."""
+        made, alive = [], []
+        for kind in (Values, Moments):
+            begin = kind.__init__
+
+            def count(self, *given, begin=begin, **more):
+                made.append(type(self))
+                if isinstance(self, Values):
+                    assert all(last() is None for last in alive), "the last pass is gone before the next begins"
+                    alive.append(weakref.ref(self))
+                begin(self, *given, **more)
+
+            monkeypatch.setattr(kind, "__init__", count)
+        model, x = convnet(), images()
+        start = game(model, **{"input_variance": 0.3, **modes})
+        found = bp.sweep(start, x, 0, **grid)
+        assert (made.count(Values), made.count(Moments)) == (passes, filtered)
+        monkeypatch.undo()
+        for point, heat in found.items():
+            torch.testing.assert_close(heat, start.replace(**dict(point)).attribute(x, 0), rtol=1e-12, atol=1e-14)
+
     @pytest.mark.parametrize("grid", [{}, {"tau": 0.5}, {"tau": []}, {"gate": "noisy"}, {"heat": [1]}, {"tau": [0.0]}])
     def test_refusals(self, grid):
         """A grid is lists of allowed values of known keywords."""
         with pytest.raises(ValueError, match=next(iter(grid), "keyword")):
             bp.sweep(bp.RoutingGame(convnet()), images(), 0, **grid)
+
+
+class TestOwnAnswer:
+    """api.md: `target=None` is the class that the model itself names, by every door and in every mode."""
+
+    @pytest.mark.parametrize(
+        "game, keywords",
+        [
+            (bp.StoppingGame, {"risk": -2.0, "input_variance": 1.0}),
+            (bp.StoppingGame, {"softplus": 5.0}),
+            (bp.RoutingGame, {"risk": -2.0, "input_variance": 1.0, "risk_forward": True}),
+            (bp.RoutingGame, {"tau": 0.5, "tau_forward": True}),
+        ],
+    )
+    def test_modes_that_change_the_forward_pass(self, game, keywords):
+        """Each of them names another class than the network for most of these pictures."""
+        model, x = zoo.load("vgg"), zoo.images(4).x
+        changed, chosen = game(model, **keywords), model(x).argmax(1)
+        play = changed.play(x)
+        assert (play.values.logits.argmax(1) != chosen).any()
+        assert torch.equal(play.target, chosen) and torch.equal(changed.targets(x)[:, 0], chosen)
+        assert torch.equal(play.value, play.values.logits.gather(1, chosen[:, None])[:, 0])
+        assert torch.equal(changed.attribute(x), changed.attribute(x, chosen))
+
+    def test_presets(self):
+        """A preset explains the class that `bp.explain` explains."""
+        model, x = zoo.load("vgg"), zoo.images(2).x
+        preset = bp.preset("sg-vgg-localise")
+        assert torch.equal(preset(model).attribute(x), bp.explain(model, x, method="sg", **preset.keywords))
+
+    def test_no_second_forward_pass(self, monkeypatch):
+        """Where nothing is deformed the pass at hand knows the answer."""
+        game, x = bp.RoutingGame(convnet()), images()
+        game.network(x)
+        monkeypatch.setattr(bp.Network, "model_logits", None)
+        assert game.attribute(x).any()
+
+
+# Rows of the paper's tables under their labels: the architecture, and each game with the modes printed beside it.
+# RG at its defaults is the anchor that heads every block; two random copies are compared under both games as they are.
+PAPER = {
+    "tab:eval-vit": ("vit", [
+        (bp.RoutingGame, {}),
+        (bp.RoutingGame, {"tau": 0.5, "attention_risk": -10.0, "input_variance": 2.0}),
+        (bp.RoutingGame, {"n": 50}),
+        (bp.RoutingGame, {"tau": 0.5, "n": 50}),
+    ]),
+    "tab:eval-vgg16": ("vgg", [
+        (bp.StoppingGame, {"risk": -2.0, "input_variance": 1.0, "gate": "noisy"}),
+        (bp.RoutingGame, {}),
+        (bp.RoutingGame, {"risk": -1.0, "input_variance": 10.0}),
+    ]),
+    "tab:vit-duals": ("vit", [
+        (bp.RoutingGame, {"tau": 1.0}), (bp.RoutingGame, {"tau": 0.7}), (bp.RoutingGame, {"tau": 0.5}),  # (a)
+    ]),
+    "tab:vgg-lent-tau08": ("vgg", [
+        (bp.RoutingGame, {"tau": 0.8, "entropy_bias": 0.2}), (bp.RoutingGame, {"tau": 0.8, "entropy_bias": 0.3}),
+    ]),
+    "tab:double-random-hellinger": ("any", [(bp.StoppingGame, {}), (bp.RoutingGame, {})]),
+}  # fmt: skip
 
 
 class TestPresets:
@@ -105,19 +215,22 @@ class TestPresets:
         torch.testing.assert_close(seen["rg-anchor"], bp.RoutingGame(network).attribute(x, 0))
         torch.testing.assert_close(seen["sg"], bp.StoppingGame(network).attribute(x, 0))
 
-    def test_the_paper_s_numbers(self):
-        """tab:eval-vgg16, tab:eval-vit, tab:vgg-lent-tau08: modes as printed there."""
-        keywords = {name: preset.keywords for name, preset in bp.presets.items()}
-        assert keywords["rg-vgg-localise"] == {"risk": -1.0, "input_variance": 10.0}
-        assert keywords["sg-vgg-localise"] == {"risk": -2.0, "input_variance": 1.0, "gate": "noisy"}
-        assert keywords["rg-anchor"] == {}
-        assert keywords["rg-vit-localise"]["tau"] == 0.5 and keywords["rg-vit-localise"]["attention_risk"] == -10.0
-        assert bp.presets["rg-eq"].reynolds["n"] == 50
+    @pytest.mark.parametrize("name", bp.presets)
+    def test_the_paper_s_rows(self, name):
+        """Each preset is a row of the table that it names, for the architecture it names."""
+        preset = bp.preset(name)
+        printed = {**preset.keywords, **({"n": preset.reynolds["n"]} if preset.reynolds else {})}
+        architecture, rows = PAPER[preset.table]
+        assert (preset.game, printed) in rows
+        assert preset.architecture in (architecture, "any")
 
     def test_unknown(self):
         """An unknown name is refused, and the known ones are named."""
-        with pytest.raises(ValueError, match="rg-anchor"):
-            bp.preset("rg-best")
+        with pytest.raises(bp.BackplayError, match="did you mean rg-anchor"):
+            bp.preset("rg-achor")
+        for name in (["rg-anchor"], None):
+            with pytest.raises(bp.BackplayError, match="no preset named"):
+                bp.preset(name)
 
 
 CHANGED = {

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import backplay as bp
+from backplay.games.progress import Progress
 from closeness import assert_near, l1_relative
 from modes import hand
 
@@ -239,6 +240,18 @@ def test_refusals():
         bp.Reynolds(Recorder()).attribute(x[0], 0)
     with pytest.raises(ValueError, match="target"):
         bp.Reynolds(Recorder()).attribute(x)
+    for target in ("cat", ["cat"], object()):
+        with pytest.raises(bp.BackplayError, match="target"):
+            bp.Reynolds(Recorder()).attribute(x, target)
+
+
+def test_one_bar_for_all_images(monkeypatch):
+    """A bar of its own for each image would start its patience anew, and never be seen on small ones."""
+    heard = []
+    monkeypatch.setattr(Progress, "teller", heard.append)
+    bp.Reynolds(Recorder(), n=10).attribute(torch.randn(3, 1, 6, 6), 0)
+    assert [text.split()[-1] for text in heard[:-1]] == ["8/30", "10/30", "18/30", "20/30", "28/30", "30/30"]
+    assert heard[-1] == ""
 
 
 def test_defaults():

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_a_map_in_good_health(name, spurious, cued):
 @every
 def test_the_spurious_network_believes_the_cue(name):
     batch = zoo.images(100, spurious="wrong")
-    believes = batch._replace(target=batch.cue_class)
+    believes = replace(batch, target=batch.cue_class)
     assert accuracy(zoo.load(name, spurious=True), believes) > 0.9
     assert accuracy(zoo.load(name), believes) < 0.1
 

@@ -30,6 +30,15 @@ def test_shapes_and_types(plain):
     assert len(zoo.CLASSES) == 10 and plain.target.bincount().tolist() == [n // 10] * 10
 
 
+def test_unpacks_as_documented():
+    """api.md: `Batch(x, target, mask)`; what is known of the cue stands beside them."""
+    batch = zoo.images(3, split="test", seed=0)
+    x, target, mask = batch
+    assert x is batch.x and target is batch.target and mask is batch.mask
+    assert batch[0] is x and batch[-1] is mask
+    assert batch.cue.shape == mask.shape and batch.cue_class.shape == target.shape
+
+
 def test_a_picture_depends_on_its_index_alone(plain):
     assert equal(zoo.images(3), [part[:3] for part in plain])
     middle = slice(CHUNK - 2, CHUNK + 5)  # across the border of two chunks

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from backplay.cli import demo, explain, inspect, methods, models, zoo
-from backplay.cli.parser import Parser, parse
+from backplay.cli.parser import Parser, add_json, parse
 from backplay.errors import BackplayError
 
 COMMANDS = (demo, explain, methods, models, inspect, zoo)
@@ -33,10 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except (BackplayError, OSError) as error:
         return _end(f"{name}: {error}", 1)
+    except MemoryError:
+        return _end(f"{name}: the memory is too small for this; give a smaller network or image", 1)
 
 
 def _parser(given: list[str]) -> Parser:
     parser = Parser(prog="backplay", description="Explain neural networks by playing them backward.")
+    add_json(parser, False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:
         command.add(commands, given)

@@ -6,7 +6,6 @@ import argparse
 import itertools
 import sys
 from dataclasses import asdict
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from backplay import models, photographs
 from backplay.cli import heatmap
 from backplay.cli.output import Progress, folder, print_json, whole
 from backplay.cli.parser import Commands, Parser, add_command, add_model
-from backplay.errors import InputError
+from backplay.errors import InputError, UnsupportedError, suggestion
+from backplay.games.health import Health
+from backplay.games.keywords import Choice, Keyword, Place
 
 GAMES = {"sg": bp.StoppingGame, "rg": bp.RoutingGame}
 _PARAMETER = "parameter "  # before a method's own options, whose names are its business
@@ -33,8 +34,8 @@ def add(commands: Commands, given: list[str]) -> None:
     parser.add_argument("--method", default="rg", metavar="NAME", help="see `backplay methods` (default: %(default)s)")
     parser.add_argument("--target", type=int, metavar="N", help="the class to explain (default: the largest logit)")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the results")
-    if given[:1] == ["explain"]:
-        _add_parameters(parser, given[1:])
+    if "explain" in given[:2]:  # `backplay explain`, or `backplay --json explain`
+        _add_parameters(parser, given)
 
 
 def _add_parameters(parser: Parser, given: list[str]) -> None:
@@ -46,42 +47,38 @@ def _add_parameters(parser: Parser, given: list[str]) -> None:
         return
     known = bp.methods()
     if method not in known:
-        close = get_close_matches(method, list(known), n=3)
-        hint = f" (did you mean {', '.join(close)}?)" if close else ""
-        parser.error(f"no method named {method}{hint}: there are {', '.join(known)}")
+        parser.error(f"no method named {method}{suggestion(method, known)}: there are {', '.join(known)}")
     group = parser.add_argument_group(f"parameters of {method}")
     for name, param in known[method].params.items():
         spellings = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
         group.add_argument(
             *spellings,
             dest=_PARAMETER + name,
-            type=partial(_value, param.default),
+            type=partial(_value, param),
             default=argparse.SUPPRESS,
             metavar="VALUE",
             help=f"{param.range} (default: {param.default})".replace("%", "%%"),
         )
 
 
-def _value(default: Any, text: str) -> Any:
-    """Text as a value of the default's type; the method itself checks the range."""
-    if isinstance(default, bool) or text.lower() in ("true", "false"):
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if isinstance(default, str):
-        return text
-    if text.lower() == "none":
+def _value(accepts: Keyword, text: str) -> Any:
+    """Text as what the keyword accepts; what is none of that stays text, and its range check will say so."""
+    if accepts.default is None and text.lower() == "none":
         return None
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        return float(number) if isinstance(default, float) else number
-    return text
+    if isinstance(accepts, Place):
+        return text
+    if isinstance(accepts, Choice):
+        return {"true": True, "false": False}.get(text.lower(), text) if True in accepts.choices else text
+    try:
+        return int(text) if accepts.whole else float(text)
+    except ValueError:
+        return text
 
 
 def run(options: argparse.Namespace) -> int:
     params = {k.removeprefix(_PARAMETER): v for k, v in vars(options).items() if k.startswith(_PARAMETER)}
-    for path in options.images:  # before anything that takes long
+    check(options.method, params)  # before anything that takes long
+    for path in options.images:
         photographs.read(path)
     out = folder(options.out)
     names = _names(options.images, options.method, out)
@@ -90,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         network, found = None, list[dict[str, Any]]()
         for k, (path, name) in enumerate(zip(options.images, names, strict=True)):
             progress.say(f"explaining {path.name}, {k + 1} of {len(names)}")
-            x = loaded.preprocess(photographs.read(path))[None]
+            x = loaded.photograph(path)[None]
             if network is None or tuple(network.input.shape[1:]) != tuple(x.shape[1:]):
                 network = bp.capture(loaded.model, x)
             heat, report = explain(network, x, options.target, options.method, params)
@@ -107,6 +104,13 @@ def run(options: argparse.Namespace) -> int:
     return 1 if unsound else 0
 
 
+def check(method: str, params: dict[str, Any]) -> None:
+    """Refuse parameters out of their range, and those that a game cannot have together."""
+    bp.methods()[method].check(params)
+    if method in GAMES:
+        GAMES[method].modes_type(**params)
+
+
 def explain(
     network: bp.Network, x: Tensor, target: int | None, method: str, params: dict[str, Any]
 ) -> tuple[Tensor, dict[str, Any]]:
@@ -120,8 +124,7 @@ def explain(
     chosen = int(logits.argmax()) if target is None else target
     health = None
     if method in GAMES:
-        play = GAMES[method](network, **params).play(x, chosen)
-        heat, health = play.attribution(), play.health()
+        heat, health = _played(GAMES[method](network, **params), x, chosen)
     else:
         heat = bp.explain(network, x, chosen, method=method, **params)
     return heat, {
@@ -132,6 +135,15 @@ def explain(
         "ok": bool(torch.isfinite(heat).all()) and (health is None or health.ok),
         "health": None if health is None else {"ok": health.ok, "summary": str(health), **asdict(health)},
     }
+
+
+def _played(game: bp.StoppingGame | bp.RoutingGame, x: Tensor, target: int) -> tuple[Tensor, Health | None]:
+    """The map of a game and its health; where gradients take the walk's place there is no health, but a map (S25)."""
+    try:
+        play = game.play(x, target)
+        return play.attribution(), play.health()
+    except UnsupportedError:
+        return game.attribute(x, target), None
 
 
 def _names(images: list[Path], method: str, out: Path) -> list[str]:

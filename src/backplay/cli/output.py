@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from backplay.errors import FileError
+from backplay.games.progress import Progress as Bar
 
 PATIENCE = 2.0  # seconds before a person wants to know what takes so long
 
@@ -56,28 +57,36 @@ def whole(path: Path) -> Generator[Path]:
 
 
 class Progress:
-    """Tells a person at a terminal what goes on and for how long, once it has taken two seconds."""
+    """Tells a person at a terminal what goes on and for how long, once it has taken two seconds.
+
+    Bars of the library speak through it, for two writers on one line would overwrite each other.
+    """
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text, self.detail = text, ""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._tell, daemon=True)
 
     def say(self, text: str) -> None:
         self.text = text
 
+    def _hear(self, detail: str) -> None:
+        self.detail = detail
+
     def _tell(self) -> None:
         begin = time.monotonic()
         if self._done.wait(PATIENCE):
             return
         while True:
-            print(f"\r\x1b[K{self.text} … {time.monotonic() - begin:.0f} s", end="", file=sys.stderr, flush=True)
+            told = f"{self.text}: {self.detail}" if self.detail else self.text
+            print(f"\r\x1b[K{told} … {time.monotonic() - begin:.0f} s", end="", file=sys.stderr, flush=True)
             if self._done.wait(0.5):
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
                 return
 
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
+            Bar.teller = self._hear
             self._thread.start()
         return self
 
@@ -85,5 +94,6 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
+        Bar.teller = None
         if self._thread.ident is not None:
             self._thread.join()

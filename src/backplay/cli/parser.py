@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, NoReturn
+
+from backplay.errors import suggestion
 
 Commands = Any  # argparse keeps the type of add_subparsers' result to itself
 Run = Callable[[argparse.Namespace], int]
@@ -16,15 +18,22 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
+        # argparse takes -1 and -0.1 for values, and would take -1e-1 for an option
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|-inf$|-nan$", re.IGNORECASE)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+def add_json(parser: Parser, default: Any) -> None:
+    """The option that all commands have, before and behind their name."""
+    parser.add_argument("--json", action="store_true", default=default, help="print one JSON value instead of text")
+
+
 def add_command(commands: Commands, name: str, about: str, run: Run) -> Parser:
     """A command, with the option that all of them have."""
     parser: Parser = commands.add_parser(name, help=about, description=about)
-    parser.add_argument("--json", action="store_true", help="print one JSON value instead of text")
+    add_json(parser, argparse.SUPPRESS)  # as it was said before the command, unless it is said here
     parser.set_defaults(run=run, parser=parser)
     return parser
 
@@ -46,7 +55,6 @@ def parse(parser: Parser, given: list[str]) -> argparse.Namespace:
     if unknown:
         owner: Parser = options.parser
         written = unknown[0].partition("=")[0]
-        close = get_close_matches(written, list(owner._option_string_actions), n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = suggestion(written, owner._option_string_actions)
         owner.error(f"unknown {'option' if written.startswith('-') else 'argument'} {written}{hint}")
     return options

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backplay.cli.output import Progress, folder, print_json, whole
 from backplay.cli.parser import Commands, add_command
+from backplay.errors import FileError
 from backplay.models.bundled import NETWORKS
 
 HELD_OUT = 1000
@@ -29,6 +30,8 @@ def run(options: argparse.Namespace) -> int:
 
     out: Path = options.out or Path(f"{options.name}{'-spurious' if options.spurious else ''}.safetensors")
     folder(out.parent)
+    if out.is_dir():  # before the training, not after it
+        raise FileError(f"--out {out} is a folder; name the file for the weights, {out / options.name}.safetensors.")
     begin = time.perf_counter()
     with Progress(f"training {options.name}") as progress:
         model = train(

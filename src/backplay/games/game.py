@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -38,6 +39,7 @@ class _Board:
             )
         self.model = model
         self.lock = threading.RLock()
+        self.warned = False
         self.network = model if isinstance(model, Network) else None
 
     def get(self, example: Any) -> Network:
@@ -57,6 +59,7 @@ class Game(ABC, Generic[M]):
         self.modes_type.check_names(keywords)
         self.modes: M = self.modes_type(**keywords)  # type: ignore[assignment]
         self._board = _Board(model)
+        self._warn()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in getattr(self, "__dict__", {}) or name in {f.name for f in fields(self.modes_type)}:
@@ -80,7 +83,15 @@ class Game(ABC, Generic[M]):
         twin = object.__new__(type(self))
         twin.modes = type(self.modes)(**(self.modes.to_dict() | keywords))
         twin._board = self._board
+        twin._warn()
         return twin
+
+    def _warn(self) -> None:
+        """Warn of the modes, once for all games that come of one another."""
+        said = self.modes.warning()
+        if said is not None and not self._board.warned:
+            self._board.warned = True
+            warnings.warn(said, stacklevel=3)
 
     def to_dict(self) -> dict[str, Any]:
         """The game's keywords as a plain dict, for configurations: `type(game)(model, **game.to_dict())`."""
@@ -137,6 +148,10 @@ class Game(ABC, Generic[M]):
     # ---------------------------------------------------------------- what players know
 
     @abstractmethod
+    def forward(self) -> tuple[Any, ...]:
+        """The modes that the game's own forward pass rests on; empty where that is the network's."""
+
+    @abstractmethod
     def values(self, shared: Shared) -> Values:
         """Forward values of the game, with what its players observe."""
 
@@ -168,10 +183,7 @@ class Game(ABC, Generic[M]):
             variance = values.moments.variance(node.operand)
             return lower_confidence(node, values[node.operand], variance, self.modes.risk, values)
 
-        values = shared.deformed(deform)
-        if values.moments is not None:
-            values.moments.advance()
-        return values
+        return shared.deformed(self.forward(), deform)
 
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:

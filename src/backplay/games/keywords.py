@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from backplay.errors import KeywordError
@@ -20,14 +20,30 @@ class Number:
     high: float = math.inf
     note: str = ""
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise a `KeywordError` unless the value is accepted."""
+    def check(self, name: str, value: Any) -> Any:
+        """The value as Python's own int or float; a `KeywordError` unless it is accepted."""
         if value is None and self.default is None:
-            return
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-        outside = number < self.low or number > self.high or (self.strict and number == self.low)
-        if not math.isfinite(number) or outside or (self.whole and not isinstance(value, int)):
-            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+            return None
+        number = self._plain(value)
+        long = isinstance(number, int) and not -(2**63) <= number < 2**63  # torch counts and seeds with 64 bits
+        if number is None or long or not math.isfinite(number) or not self._inside(number):
+            bits = " of no more than 64 bits" * long
+            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}{bits}.")
+        return number
+
+    def _plain(self, value: Any) -> int | float | None:
+        """The number, numpy's for one, as Python's own; None if it is none of the right kind."""
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return None
+        if self.whole:
+            return int(value) if isinstance(value, Integral) else None
+        try:
+            return float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            return None
+
+    def _inside(self, number: float) -> bool:
+        return self.low <= number <= self.high and not (self.strict and number == self.low)
 
     @property
     def whole(self) -> bool:
@@ -49,10 +65,11 @@ class Choice:
     choices: tuple[str | bool, ...]
     note: str = ""
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise a `KeywordError` unless the value is accepted."""
+    def check(self, name: str, value: Any) -> Any:
+        """The value; a `KeywordError` unless it is accepted."""
         if not isinstance(value, (str, bool)) or value not in self.choices:
             raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+        return self.choices[self.choices.index(value)]
 
     @property
     def range(self) -> str:
@@ -67,10 +84,11 @@ class Place:
     default: str | None = None
     note: str = ""
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise a `KeywordError` unless the value is accepted."""
+    def check(self, name: str, value: Any) -> Any:
+        """The value; a `KeywordError` unless it is accepted."""
         if value is not None and not isinstance(value, str):
             raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+        return value
 
     @property
     def range(self) -> str:
@@ -79,3 +97,5 @@ class Place:
 
 
 Keyword = Number | Choice | Place
+
+SEED = Number(0, note="fixes every draw")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
-from backplay.errors import KeywordError
+from backplay.errors import KeywordError, suggestion
 from backplay.games.keywords import Choice, Keyword, Number
 
 
@@ -28,12 +26,16 @@ class Modes:
 
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():
-            accepts.check(name, getattr(self, name))
+            object.__setattr__(self, name, accepts.check(name, getattr(self, name)))
 
     @classmethod
     def accepts(cls) -> dict[str, Keyword]:
         """What each keyword may be."""
         return {f.name: f.metadata["accepts"] for f in fields(cls)}
+
+    def warning(self) -> str | None:
+        """What these modes give reason to warn of."""
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -43,8 +45,7 @@ class Modes:
         known = [f.name for f in fields(cls)]
         unknown = sorted(set(keywords) - set(known))
         if unknown:
-            close = get_close_matches(unknown[0], known, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = suggestion(unknown[0], known)
             raise KeywordError(f"unknown keyword {unknown[0]!r}{hint}: this game takes {', '.join(known)}.")
 
     def changed(self) -> dict[str, Any]:
@@ -94,7 +95,8 @@ class RoutingModes(Modes):
             raise KeywordError("tau_forward=True and risk_forward=True both drive the forward pass; use one.")
         if self.risk_forward and self.entropy_bias > 0:
             raise KeywordError(f"risk_forward=True leaves no room for entropy_bias={self.entropy_bias!r}; use one.")
-        if abs(self.alpha - self.beta - 1) > 1e-9:
-            warnings.warn(
-                f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit.", stacklevel=5
-            )
+
+    def warning(self) -> str | None:
+        if abs(self.alpha - self.beta - 1) <= 1e-9:
+            return None
+        return f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit."

@@ -24,7 +24,7 @@ def moments(
 
     >>> bp.moments(model, x, 0.1)["fc"].variance
     """
-    Number(0.0, 0).check("input_variance", input_variance)
+    input_variance = Number(0.0, 0).check("input_variance", input_variance)
     Choice("real", ("real", "filtered")).check("mean", mean)
     if not isinstance(model, (nn.Module, Network)):
         raise InputTypeError(f"moments takes a torch.nn.Module or a Network, got {type(model).__name__}.")

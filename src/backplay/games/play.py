@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from backplay.errors import InputError, KeywordError, UnsupportedError
+from backplay.errors import InputError, UnsupportedError
 from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
+from backplay.games.keywords import SEED, Number
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.attention import Attention, Mixing
@@ -57,11 +58,10 @@ class Play:
         self.game, self.network = game, network
         self.inputs = inputs
         self.x: Tensor = inputs[network.key]
-        self.values = game.values(shared or Shared(network, inputs, network.weights()))
+        self.values, self.target = _solve(game, target, shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
         logits = self.values.logits
-        self.target = read_target(target, logits)
         self._given = torch.stack(torch.unravel_index(self.target, logits.shape[1:]), 1)
         self._shape = logits.shape
         self.value: Tensor = logits.flatten(1).gather(1, self.target[:, None])[:, 0]
@@ -240,8 +240,7 @@ class Play:
 
     def sample(self, n: int, seed: int = 0) -> Trajectories:
         """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise KeywordError(f"n={n!r} is out of range: it must be an integer >= 1.")
+        n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
         with torch.inference_mode(False), torch.no_grad():
             return sample(self, n, seed)
 
@@ -269,3 +268,9 @@ class Play:
     def model_logits(self) -> Tensor:
         """What the model itself says to this input."""
         return self.network.model_logits(self.inputs)
+
+
+def _solve(game: Game[Any], target: Target, shared: Shared) -> tuple[Values, Tensor]:
+    """The game's values, and (B,) the flat index of what it explains: without a target, the model's own answer."""
+    values = game.values(shared)
+    return values, read_target(target, shared.answer() if target is None else values.logits)

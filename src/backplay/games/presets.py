@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from backplay.errors import KeywordError
+from backplay.errors import KeywordError, suggestion
 from backplay.games.reynolds import Reynolds
 from backplay.games.routing import RoutingGame
 from backplay.games.stopping import StoppingGame
@@ -31,12 +31,12 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "sg": Preset(StoppingGame, "tab:eval-vit", "any"),
+    "sg": Preset(StoppingGame, "tab:double-random-hellinger", "any"),
     "rg-anchor": Preset(RoutingGame, "tab:eval-vit", "any"),
     "rg-vit-localise": Preset(
         RoutingGame, "tab:eval-vit", "vit", {"tau": 0.5, "attention_risk": -10.0, "input_variance": 2.0}
     ),
-    "rg-vit-focus": Preset(RoutingGame, "tab:eval-vit", "vit", {"tau": 0.5}),
+    "rg-vit-focus": Preset(RoutingGame, "tab:vit-duals", "vit", {"tau": 0.5}),
     "rg-eq": Preset(RoutingGame, "tab:eval-vit", "vit", {}, {"n": 50}),
     "rg-eq-vit-localise": Preset(RoutingGame, "tab:eval-vit", "vit", {"tau": 0.5}, {"n": 50}),
     "rg-vgg-localise": Preset(RoutingGame, "tab:eval-vgg16", "vgg", {"risk": -1.0, "input_variance": 10.0}),
@@ -49,6 +49,7 @@ PRESETS: dict[str, Preset] = {
 
 def preset(name: str) -> Preset:
     """One of the paper's selected modes; `preset("rg-anchor")(model).attribute(x)`."""
-    if name not in PRESETS:
-        raise KeywordError(f"no preset named {name!r}: there are {', '.join(PRESETS)}.")
+    if not isinstance(name, str) or name not in PRESETS:
+        hint = suggestion(name, PRESETS)
+        raise KeywordError(f"no preset named {name!r}{hint}: there are {', '.join(PRESETS)}.")
     return PRESETS[name]

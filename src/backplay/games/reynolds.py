@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from backplay.errors import InputError, InputTypeError
 from backplay.games.inputs import Target
-from backplay.games.keywords import Number
+from backplay.games.keywords import SEED, Number
 from backplay.games.progress import Progress
 
 AVERAGE = {
@@ -20,7 +20,7 @@ AVERAGE = {
     "max_shift": Number(0.05, 0, high=1, note="share of the image's side"),
     "flip": Number(0.5, 0, high=1, note="probability"),
     "noise": Number(0.0, 0, high=1, note="largest noise time t"),
-    "seed": Number(0),
+    "seed": SEED,
 }
 
 _CHUNK = 8  # draws that are played together
@@ -58,10 +58,10 @@ class Reynolds:
                 f"Reynolds averages a game or an object with attribute(x, target), got {type(game).__name__}."
             )
         given = {"n": n, "max_angle": max_angle, "max_shift": max_shift, "flip": flip, "noise": noise, "seed": seed}
-        for name, value in given.items():
-            AVERAGE[name].check(name, value)
-        self.game, self.n, self.max_angle, self.max_shift = game, n, max_angle, max_shift
-        self.flip, self.noise, self.seed, self.progress = flip, noise, seed, progress
+        checked = {name: AVERAGE[name].check(name, value) for name, value in given.items()}
+        self.game, self.progress = game, progress
+        self.n, self.max_angle, self.max_shift = checked["n"], checked["max_angle"], checked["max_shift"]
+        self.flip, self.noise, self.seed = checked["flip"], checked["noise"], checked["seed"]
 
     def __repr__(self) -> str:
         words = f"n={self.n}, max_angle={self.max_angle}, max_shift={self.max_shift}, flip={self.flip}"
@@ -73,7 +73,11 @@ class Reynolds:
             shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"Reynolds averages maps of images: the input must be (B, C, H, W), got {shape}.")
         targets = self._fixed_targets(x, target)
-        return torch.cat([self._one(image[None], single) for image, single in zip(x, targets, strict=True)])
+        bar = Progress(self.n * len(x), "averaging transformed inputs", self.progress)
+        try:
+            return torch.cat([self._one(image[None], single, bar) for image, single in zip(x, targets, strict=True)])
+        finally:
+            bar.close()
 
     def _fixed_targets(self, x: Tensor, target: Target) -> list[Any]:
         """The class of every sample, fixed on the untransformed input and checked once."""
@@ -83,17 +87,19 @@ class Reynolds:
             return list(found)
         if target is None:
             raise InputError("give a target: this method cannot tell which one it would explain.")
-        classes = torch.as_tensor(target)
+        try:
+            classes = torch.as_tensor(target)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputTypeError(f"target {target!r} is no integer or sequence of integers.") from error
         if classes.is_floating_point() or classes.ndim > 1 or (classes.ndim == 1 and len(classes) != len(x)):
             raise InputError(
                 f"target {target!r} does not fit {len(x)} samples: give one class, or one for each sample."
             )
         return classes.expand(len(x)).tolist()
 
-    def _one(self, image: Tensor, target: Any) -> Tensor:
+    def _one(self, image: Tensor, target: Any, bar: Progress) -> Tensor:
         draws = self._draws(image)
         total, weight = torch.zeros((), dtype=image.dtype), torch.zeros_like(image[:, :1])
-        bar = Progress(self.n, "averaging transformed inputs", self.progress)
         for start in range(0, self.n, _CHUNK):
             chunk = range(start, min(start + _CHUNK, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
@@ -104,7 +110,6 @@ class Reynolds:
                 total = total + back
                 weight += seen
             bar.advance(len(chunk))
-        bar.close()
         return torch.where(weight > 0, total / weight, 0)
 
     def _noisy(self, moved: Tensor, draws: Draws, k: int) -> Tensor:

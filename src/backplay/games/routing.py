@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
 from backplay.values.gates import accurate_tail, replay, routing_probability
-from backplay.values.moments import Moments
 from backplay.values.observed import Observed
 from backplay.values.risk import averse_weights, lower_confidence
 from backplay.values.shared import Shared
@@ -50,17 +49,22 @@ class RoutingGame(Game[RoutingModes]):
 
     modes_type: ClassVar[type[Modes]] = RoutingModes
 
+    def forward(self) -> tuple[Any, ...]:
+        modes = self.modes
+        if modes.risk_forward and modes.risk != 0:
+            return ("risk", modes.risk, modes.input_variance)
+        return ("tau", modes.tau, modes.epsilon) if modes.tau_forward and modes.tau != 1 else ()
+
     def values(self, shared: Shared) -> Values:
         modes = self.modes
-        uncertain = modes.risk != 0 or modes.attention_risk != 0
-        if modes.risk_forward and modes.risk != 0:
-            return self.risk_forward(shared)
-        if modes.tau_forward and modes.tau != 1:
-            values = shared.deformed(self._tempered_forward)
-            values.moments = Moments(values, modes.input_variance).advance() if uncertain else None
-        else:
-            values = shared.values()
-            values.moments = shared.moments(modes.input_variance) if uncertain else None
+        variance = modes.input_variance if modes.risk != 0 or modes.attention_risk != 0 else None
+        match self.forward():
+            case ("risk", *_):
+                return self.risk_forward(shared)
+            case ("tau", *_) as key:
+                values = shared.deformed(key, self._tempered_forward, variance)
+            case _:
+                values = shared.values(variance)
         if modes.risk != 0 or modes.entropy_bias != 0 or modes.tau > 1:
             values.observed = Observed(values, lambda gate: self._shown(gate, values))
         return values
@@ -195,9 +199,8 @@ class RoutingGame(Game[RoutingModes]):
 
     def _oracle(self, node: Attention, values: Values) -> Tensor:
         """The oracle's reference policy, averse to uncertain keys if asked (S24)."""
-        if self.modes.attention_risk == 0:
+        if self.modes.attention_risk == 0 or values.moments is None:  # no moments yet: in a forward pass, S24 is not
             return node.weight(values)
-        assert values.moments is not None
         return averse_weights(node, values, values.moments, self.modes.attention_risk, self.modes.attention_score)
 
     def _key_bias(self, node: Attention, values: Values) -> Tensor | None:

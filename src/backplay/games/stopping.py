@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,9 +37,15 @@ class StoppingGame(Game[StoppingModes]):
 
     modes_type: ClassVar[type[Modes]] = StoppingModes
 
+    def forward(self) -> tuple[Any, ...]:
+        modes = self.modes
+        if modes.softplus is not None:
+            return ("softplus", modes.softplus)
+        return ("risk", modes.risk, modes.input_variance) if modes.risk != 0 else ()
+
     def values(self, shared: Shared) -> Values:
         if self.modes.softplus is not None:
-            return shared.deformed(softplus_forward(self.modes.softplus))
+            return shared.deformed(self.forward(), softplus_forward(self.modes.softplus))
         # with risk, each activation is replaced by V_λ in the game's own forward pass
         return shared.values() if self.modes.risk == 0 else self.risk_forward(shared)
 

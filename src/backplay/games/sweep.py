@@ -21,8 +21,9 @@ def sweep(
 ) -> dict[tuple[tuple[str, Any], ...], Tensor]:
     """The map of every point of a grid, by its keywords: `sweep(game, x, tau=[0.5, 1.0], risk=[0.0, -1.0])`.
 
-    Keys are tuples of (keyword, value) in the order of the grid. Games whose forward pass is the network's own share
-    it, and games of one input variance share the filtered moments.
+    Keys are tuples of (keyword, value) in the order of the grid. Without a target the class with the model's largest
+    logit is explained at every point. Points share every forward pass and every pass of moments that they can: they
+    are played in the order of these, so that one of each is held at a time.
     """
     if not isinstance(game, Game):
         raise InputTypeError(f"sweep takes a game, got {type(game).__name__}; make one with bp.RoutingGame(model).")
@@ -38,6 +39,17 @@ def sweep(
     shared = Shared(network, inputs, network.weights())
     maps: dict[tuple[tuple[str, Any], ...], Tensor] = {}
     with torch.inference_mode(False), torch.no_grad():
-        for point, single in games.items():
-            maps[point] = Play(single, network, inputs, target, keep=False, shared=shared).attribution()
-    return maps
+        for point in _by_passes(games):
+            maps[point] = Play(games[point], network, inputs, target, keep=False, shared=shared).attribution()
+    return {point: maps[point] for point in points}
+
+
+def _by_passes(games: dict[Any, Game[Any]]) -> list[Any]:
+    """The points with equal passes together, those on the network's own forward pass first: it names the class too."""
+    forwards = list(dict.fromkeys(game.forward() for game in games.values()))
+
+    def place(point: Any) -> tuple[bool, int, float]:
+        forward = games[point].forward()
+        return forward != (), forwards.index(forward), games[point].modes.input_variance
+
+    return sorted(games, key=place)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from backplay.errors import BackplayError, KeywordError, UnsupportedError
+from backplay.errors import BackplayError, KeywordError, UnsupportedError, suggestion
 from backplay.games.inputs import Inputs, Target
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
@@ -59,14 +58,13 @@ class MethodInfo:
 
     def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters, given ones checked and the others at their defaults."""
+        given: dict[str, Any] = {}
         for name, value in params.items():
             if name not in self.params:
-                close = get_close_matches(name, list(self.params), n=1)
-                hint = f" (did you mean {close[0]!r}?)" if close else ""
-                known = ", ".join(self.params) or "no parameters"
+                hint, known = suggestion(name, self.params), ", ".join(self.params) or "no parameters"
                 raise KeywordError(f"unknown parameter {name!r}{hint}: the method {self.name!r} takes {known}.")
-            self.params[name].check(name, value)
-        return {name: param.default for name, param in self.params.items()} | dict(params)
+            given[name] = self.params[name].check(name, value)
+        return {name: param.default for name, param in self.params.items()} | given
 
 
 _METHODS: dict[str, MethodInfo] = {}
@@ -102,9 +100,8 @@ def methods() -> dict[str, MethodInfo]:
 
 def find(name: str) -> MethodInfo:
     """The method of that name."""
-    if name not in _METHODS:
-        close = get_close_matches(str(name), list(_METHODS), n=3)
-        hint = f" (did you mean {', '.join(map(repr, close))}?)" if close else ""
+    if not isinstance(name, str) or name not in _METHODS:
+        hint = suggestion(name, _METHODS)
         raise KeywordError(f"no method named {name!r}{hint}: there are {', '.join(methods())}.")
     return _METHODS[name]
 

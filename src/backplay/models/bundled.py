@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backplay.errors import ModelError
-from backplay.models.loaded import Loaded, suggestion
+from backplay.errors import ModelError, suggestion
+from backplay.models.loaded import Loaded
 from backplay.models.weights import RANDOM, Weights, drawn, fit, read
 from backplay.photographs import Preprocess
 

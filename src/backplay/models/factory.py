@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from backplay.errors import MissingFileError, ModelError
-from backplay.models.loaded import Loaded, suggestion
+from backplay.errors import MissingFileError, ModelError, suggestion
+from backplay.models.loaded import Loaded
 from backplay.models.weights import RANDOM, Weights, drawn, fit, read
 from backplay.photographs import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
@@ -49,7 +50,7 @@ def _call(path: Path, function: str) -> Any:
     with _importable(path.parent):
         try:
             module = _execute(path)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"{path} cannot be executed: {_line(error)}{_place(error, path)}") from error
         factory = getattr(module, function, None)
         if not callable(factory):
@@ -57,7 +58,7 @@ def _call(path: Path, function: str) -> Any:
             raise ModelError(f"{path} has no function {function!r}{suggestion(function, known)}; give path.py:factory.")
         try:
             return factory()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"{path}:{function}() fails: {_line(error)}{_place(error, path)}") from error
 
 
@@ -103,27 +104,33 @@ def _settings(name: str, given: Any) -> tuple[Preprocess, tuple[str, ...] | None
     std = _numbers(name, "std", given.get("std", IMAGENET_STD), 3)
     if min(height, width) < 1 or int(height) != height or int(width) != width or min(std) <= 0:
         raise ModelError(f"{name} sets size {size} and std {std}; sizes are whole and positive, deviations positive.")
-    classes = given.get("classes")
-    names = None if classes is None else tuple(str(c) for c in classes)
-    return Preprocess((int(height), int(width)), mean, std), names
+    return Preprocess((int(height), int(width)), mean, std), _names(name, given.get("classes"))
 
 
 _LISTED = ", ".join(SETTINGS)
 
 
+def _names(name: str, given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ModelError(f"{name} sets classes to {given!r}; it takes a list with a name for each class.")
+    return tuple(str(c) for c in given)
+
+
 def _numbers(name: str, setting: str, given: Any, count: int) -> tuple[float, ...]:
-    sound = isinstance(given, Sequence) and len(given) == count and all(isinstance(v, (int, float)) for v in given)
-    if not sound:
+    sound = isinstance(given, Sequence) and len(given) == count
+    if not sound or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in given):
         raise ModelError(f"{name} sets {setting} to {given!r}; it takes {count} numbers.")
     return tuple(float(v) for v in given)
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def _place(error: Exception, path: Path) -> str:
+def _place(error: BaseException, path: Path) -> str:
     """` (line 12)`: the last line of the user's file that took part."""
     found, trace = "", error.__traceback__
     while trace is not None:

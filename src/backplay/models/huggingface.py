@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from backplay.errors import MissingFileError, ModelError, WeightsError
+from backplay.errors import BackplayError, MissingFileError, ModelError, WeightsError
 from backplay.models.loaded import Loaded, library
 from backplay.models.weights import RANDOM, Weights, drawn, read, refuse_misfit
 from backplay.photographs import pillow
@@ -32,12 +32,12 @@ def load(name: str, weights: Weights = None) -> Loaded:
             config = transformers.AutoConfig.from_pretrained(folder, **_SAFELY)
             processor = transformers.AutoImageProcessor.from_pretrained(folder, **_SAFELY)
             model, source = _model(transformers, folder, config, weights)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            if isinstance(error, (WeightsError, MissingFileError)):
-                raise
+            preprocess = _Processed(processor)
+            height, width = preprocess(pillow().new("RGB", (64, 64))).shape[1:]
+        except BackplayError:
+            raise
+        except Exception as error:  # whatever a file with wrong contents brings the libraries to
             raise ModelError(f"hf:{folder} cannot be loaded: {_line(error)}") from error
-    preprocess = _Processed(processor)
-    height, width = preprocess(pillow().new("RGB", (64, 64))).shape[1:]
     return Loaded(model.float().eval(), preprocess, _classes(config), (height, width), f"hf:{folder} ({source})")
 
 
@@ -93,7 +93,9 @@ def _classes(config: Any) -> tuple[str, ...] | None:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    told = isinstance(error, (OSError, ValueError, ImportError))  # the others' messages say little by themselves
+    return text if text and told else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @contextmanager

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from backplay import photographs
 from backplay.errors import MissingLibraryError
 from backplay.interop.torchvision import ensure
 
@@ -27,6 +28,12 @@ class Loaded:
     classes: tuple[str, ...] | None  # a name for each logit, None where nobody knows them
     size: tuple[int, int]  # (H, W) of what `preprocess` makes
     source: str  # the name under which it was loaded, and where the weights come from
+
+    def photograph(self, path: str | Path) -> Tensor:
+        """(3, H, W): the photograph in a file as the network takes it."""
+        image = photographs.read(path)
+        photographs.check_proportions(path, image, self.size)
+        return self.preprocess(image)
 
     def class_name(self, index: int) -> str:
         """The name of a class, or its number where it has none."""
@@ -51,9 +58,3 @@ def library(name: str, extra: str, why: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingLibraryError(needs) from error
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)`, or nothing."""
-    close = get_close_matches(name, list(known), n=3, cutoff=0.6)
-    return f" (did you mean {', '.join(close)}?)" if close else ""

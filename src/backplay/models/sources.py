@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from backplay.errors import MissingLibraryError, ModelError
+from backplay.errors import MissingLibraryError, ModelError, suggestion
 from backplay.models import bundled, factory, huggingface, timm, torchvision
-from backplay.models.loaded import Loaded, suggestion
+from backplay.models.loaded import Loaded
 from backplay.models.weights import Weights
 
 
@@ -85,6 +85,10 @@ def load(name: str, weights: str | Path | None = None) -> Loaded:
         return SOURCES[prefix].loader(rest, weights)
     if ".py:" in name:
         return FACTORY.loader(name, weights)
+    if prefix in SOURCES:
+        known = SOURCES[prefix].names if SOURCES[prefix].installed else None
+        example = f", {prefix}:{known()[0]} for one" if known else ""
+        raise ModelError(f"{name!r} lacks the name behind the colon: give {SOURCES[prefix].form}{example}.")
     forms = ", ".join(source.form for source in (*SOURCES.values(), FACTORY))
     raise ModelError(f"no model named {name!r}{_elsewhere(name)}; models are named {forms}.")
 

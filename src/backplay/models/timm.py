@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from backplay.errors import ModelError, WeightsError
-from backplay.models.loaded import Loaded, library, suggestion
+from backplay.errors import ModelError, WeightsError, suggestion
+from backplay.models.loaded import Loaded, library
 from backplay.models.weights import RANDOM, Weights, drawn, fit, in_hub, no_local, read
 
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from torch import nn
 
-from backplay.errors import ModelError
-from backplay.models.loaded import Loaded, library, suggestion
+from backplay.errors import ModelError, suggestion
+from backplay.models.loaded import Loaded, library
 from backplay.models.weights import RANDOM, Weights, drawn, fit, in_hub, no_local, read
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import operator as python_operator
 import re
 import warnings
@@ -55,6 +56,25 @@ def _tidied() -> Generator[None]:
         gc.collect()
         if apart:
             gc.unfreeze()
+
+
+@contextmanager
+def _unlogged() -> Generator[None]:
+    """torch logs at length what its exporter trips over; what matters of that is raised, in one line."""
+    known = logging.Logger.manager.loggerDict.items()
+    loggers = [each for name, each in known if isinstance(each, logging.Logger) and name.partition(".")[0] == "torch"]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    for handler in handlers:
+        handler.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 def _follow(model: nn.Module, keywords: dict[Any, Any]) -> Network:
@@ -122,7 +142,7 @@ def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
 
     wrapped, inputs = _Logits(model, list(keywords)), tuple(keywords.values())
     shapes = {"inputs": tuple(dynamic(v) for v in inputs)}
-    with evaluation(model), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+    with evaluation(model), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings(), _unlogged():
         warnings.simplefilter("ignore")
         try:
             return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=False)

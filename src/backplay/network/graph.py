@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError
+from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError, suggestion
 from backplay.network.attention import Attention
 from backplay.network.builder import LOWERINGS, Builder, Statement
 from backplay.network.layout import PLAIN, Layout
@@ -247,11 +246,9 @@ class Network:
         if name in exact:
             return exact[name]
         modules = {path for n in self.nodes for path, _ in n.calls if path}
-        close = get_close_matches(str(name), sorted({*exact, *modules}), n=5, cutoff=0.5)
         raise InputError(
-            f"no node or module named {name!r} in this network; "
-            + (f"did you mean {close}? " if close else "")
-            + "`[n.name for n in play.network.nodes]` lists all names."
+            f"no node or module named {name!r} in this network{suggestion(name, sorted({*exact, *modules}))}; "
+            "`[n.name for n in play.network.nodes]` lists all names."
         )
 
 

@@ -42,9 +42,10 @@ class Values(Mapping[Any, Any]):
                 self._scope[node] = node.run(self._scope) if value is None else value
 
     def twin(self) -> Values:
-        """The same values, to be forgotten apart."""
+        """The same values and moments, to be forgotten apart."""
         other = self.bare()
         other._scope = dict(self._scope)
+        other.moments = None if self.moments is None else self.moments.on(other)
         return other
 
     def bare(self) -> Values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,17 +38,23 @@ class Moments(Mapping[Any, Moment]):
 
     def __init__(self, values: Values, input_variance: float, mean: Literal["real", "filtered"] = "real") -> None:
         self.network, self.real = values.network, values.bare()
-        self._filtered, self._input_variance = mean == "filtered", input_variance
+        self._filtered, self.input_variance = mean == "filtered", input_variance
         self._means: dict[Node, Tensor] = {}
         self._variances: dict[Node, Tensor] = {}
         self._seen = 0
+
+    def on(self, values: Values) -> Moments:
+        """The same moments beside a twin of the values that they were filtered on."""
+        other = copy.copy(self)
+        other.real = values.bare()
+        return other
 
     def advance(self, until: Node | None = None) -> Moments:
         """Filter on to `until`, or through the whole graph; values behind it must be there."""
         while self._seen < len(self.network.nodes) and self.network.nodes[self._seen] is not until:
             node = self.network.nodes[self._seen]
             if isinstance(node, Input):
-                self._variances[node] = torch.full_like(self.real[node], self._input_variance)
+                self._variances[node] = torch.full_like(self.real[node], self.input_variance)
             else:
                 self._step(node)
             self._seen += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
+
+from torch import Tensor
 
 from backplay.network import Network
 from backplay.network.weights import Weights
@@ -12,27 +14,38 @@ from backplay.values.moments import Moments
 
 
 class Shared:
-    """The network's own forward pass and the moments of each input variance, each computed once."""
+    """A forward pass and its moments, kept until a game asks for others.
+
+    One of each is held at a time: games that come in the order of their forward passes make each of them once.
+    """
 
     def __init__(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> None:
         self._network, self._inputs, self._weights = network, inputs, weights
-        self._plain: Values | None = None
-        self._moments: dict[float, Moments] = {}
+        self._kept: Values | None = None
+        self._key: Hashable = None
+        self._answer: Tensor | None = None
 
-    def values(self) -> Values:
-        """The network's own forward pass; what one game forgets, the others keep."""
-        return self._own().twin()
+    def values(self, variance: float | None = None) -> Values:
+        """The network's own forward pass, with the moments of an input variance if one is asked for.
 
-    def deformed(self, deform: Deform) -> Values:
-        """A forward pass of a game's own."""
-        return Values(self._network, self._inputs, self._weights, deform)
+        What one game forgets, the others keep.
+        """
+        return self.deformed((), None, variance)
 
-    def _own(self) -> Values:
-        if self._plain is None:
-            self._plain = Values(self._network, self._inputs, self._weights)
-        return self._plain
+    def deformed(self, key: Hashable, deform: Deform | None, variance: float | None = None) -> Values:
+        """The forward pass that `deform` makes; equal keys stand for equal passes."""
+        if self._kept is None or self._key != key:
+            self._kept = None  # the last one goes before the next one comes
+            self._kept, self._key = Values(self._network, self._inputs, self._weights, deform), key
+            if self._kept.moments is not None:  # filtered along the way, up to the last gate
+                self._kept.moments.advance()
+        if variance is not None and (self._kept.moments is None or self._kept.moments.input_variance != variance):
+            self._kept.moments = Moments(self._kept, variance).advance()
+        return self._kept.twin()
 
-    def moments(self, input_variance: float) -> Moments:
-        if input_variance not in self._moments:
-            self._moments[input_variance] = Moments(self._own(), input_variance).advance()
-        return self._moments[input_variance]
+    def answer(self) -> Tensor:
+        """The model's own logits, which name the class that is explained in every mode."""
+        if self._answer is None:
+            own = self._kept if self._key == () else None
+            self._answer = self._network.model_logits(self._inputs) if own is None else own.logits
+        return self._answer

@@ -12,6 +12,8 @@ Picture i of a split draws from numpy's PCG64, seeded with (seed, split, i), and
 pictures on every machine but for the last digit, however many are asked for.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -35,12 +37,21 @@ Split = Literal["train", "val", "test"]
 Spurious = Literal["random", "wrong"] | bool
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Pictures and what is known of them; it unpacks into the first three: `x, target, mask = images(8)`."""
+
     x: Tensor  # (N, 3, SIZE, SIZE) float32, as the networks take it
     target: Tensor  # (N,) int64, indices into `CLASSES`
     mask: Tensor  # (N, SIZE, SIZE) bool, true on the object
     cue: Tensor  # (N, SIZE, SIZE) bool, true on the spurious cue; all false where there is none
     cue_class: Tensor  # (N,) int64, the class that the cue stands for; −1 where there is none
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.x, self.target, self.mask))
+
+    def __getitem__(self, k: int) -> Tensor:
+        return (self.x, self.target, self.mask)[k]
 
 
 def images(n: int, split: Split = "test", seed: int = 0, *, spurious: Spurious = False, start: int = 0) -> Batch:

@@ -6,6 +6,7 @@ learns which of its cells lie on the object: a second loss that makes it look th
 """
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backplay.errors import KeywordError
+from backplay.games.keywords import SEED
 from backplay.zoo.networks import Classifier, build, check, fold, vgg
 from backplay.zoo.scenes import Batch, images
 from backplay.zoo.shapes import CLASSES
@@ -53,6 +55,7 @@ def train(
     carries small differences on. `steps` overrides the recipe. torch's own random numbers are left as they were.
     """
     check(name)
+    seed = SEED.check("seed", seed)
     if steps is not None and not (isinstance(steps, int) and steps >= 1):
         raise KeywordError(f"steps must be a whole number from 1 up, or None for the recipe's; got {steps!r}.")
     recipe = (SPURIOUS_RECIPES if spurious else RECIPES)[name]
@@ -79,8 +82,8 @@ def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Progress) -> Batc
         progress("drawing", start, n)
         cue = True if spurious else "random"
         part = images(min(PIECE, n - start), "train", seed, spurious=cue, start=start)
-        parts.append(part._replace(x=part.x.half()))  # half the memory
-    return Batch(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        parts.append(replace(part, x=part.x.half()))  # half the memory
+    return Batch(**{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Batch)})
 
 
 def _fit(
