@@ -26,7 +26,8 @@ from backplay.values.gates import derivative
 _DIVISIONS = frozenset({"div", "true_divide"})
 # of degree two at most: the Jacobian half way is its average
 _QUADRATIC = frozenset("add sub rsub mul matmul mm bmm einsum mean sum var square".split())
-_POINTS = 16  # of the quadrature for the rest, such as vector norms
+_VECTOR_NORMS = frozenset({"norm", "linalg_vector_norm"})
+_POINTS = 16  # of the quadrature for the rest, such as other vector norms
 
 Reading = Callable[[Scope], Tensor]
 
@@ -85,7 +86,7 @@ class _Pair:
                 yield from self._duel(node, mass)
             case Max():
                 yield node.inputs[0], self._winner(node, mass)
-            case Norm(spread=spread) if spread is not None:
+            case Norm(spread=spread) if spread is not None and node.inputs == (node.operand,):
                 yield node.operand, self._norm(node, mass)
             case _ if node.operator in _DIVISIONS and len(node.inputs) == 2:
                 yield from self._quotient(node, mass)
@@ -97,6 +98,8 @@ class _Pair:
                 yield operand, _softmax(mass, log, log0, axis)
             case Attention(logits=logits) if logits is not None:
                 yield from self._attention(node, mass, logits)
+            case Oracle() if _is_root(node):
+                yield from self._root(node, mass)
             case Oracle() if node.operator not in _QUADRATIC:
                 yield from self._averaged(node, mass, _POINTS)
             case _:
@@ -142,11 +145,14 @@ class _Pair:
             yield operand, mass * wins * _share(rise, self.difference(operand))
 
     def _norm(self, node: Norm, mass: Tensor) -> Tensor:
-        """`y = g c r`, `c` centred (but for RMS), `r = s^{-1/2}`, `s` the mean square of `c`: two products, exactly."""
+        """`y = g c r`, `c` centred (but for RMS), `r = s^{-1/2}`, `s` the mean square of `c`: two products, exactly.
+
+        A spelled-out norm needs none of this: its statistic is an operand, and is crossed like all others.
+        """
         assert node.average is not None
         assert node.spread is not None
         average = node.average
-        centre = (lambda v: v) if "rms" in node.operator else (lambda v: v - average(v))
+        centre = (lambda v: v - average(v)) if node.centres else (lambda v: v)
         s, s0 = node.spread(self.at), node.spread(self.base)
         both = centre(self.at[node.operand] + self.base[node.operand])  # c + c₀
         gained = mass * node.scale(self.at) * s.sqrt()
@@ -159,6 +165,12 @@ class _Pair:
         inverse, inverse0 = 1 / self.at[below], 1 / self.base[below]
         yield above, mass * (inverse + inverse0) / 2
         yield below, -mass * (self.at[above] + self.base[above]) / 2 * inverse * inverse0
+
+    def _root(self, node: Node, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
+        """`Δy = Δ(y²) / (y + y₀)`, and `y²` is of degree two."""
+        total = self.at[node] + self.base[node]
+        shared = torch.where(total == 0, 0, mass / torch.where(total == 0, 1, total))
+        yield from self._averaged(node, shared, 1, lambda scope: node.run(scope).square())
 
     def _attention(self, node: Attention, mass: Tensor, logits: Reading) -> Iterator[tuple[Node, Tensor]]:
         """Fused attention as the product, the softmax and the product that it stands for."""
@@ -184,6 +196,11 @@ class _Pair:
                 parts = torch.autograd.grad(out, list(here.values()), share * mass, **options)
             total = [t + p for t, p in zip(total, parts, strict=True)]
         yield from zip(live, total, strict=True)
+
+
+def _is_root(node: Node) -> bool:
+    """Whether a statistic is the root of a sum of squares: a deviation or an L2 norm."""
+    return node.operator == "std" or (node.operator in _VECTOR_NORMS and node.args[1] == 2)
 
 
 def gauss_legendre(points: int) -> list[tuple[float, float]]:

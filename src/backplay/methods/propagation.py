@@ -118,15 +118,14 @@ class Balanced(Kernel):
 class Linear(Kernel):
     """`y = s (x − mean x) + o` with a detached scale `s`: `R_x = x ∂y/∂x R_y / y`, and the offset keeps its part.
 
-    Norms centre by a linear map, as Ali (2022, eq. 10) and Achtibat (2024, prop. 3.4) read them; RMS norms and
-    constant scales do not centre.
+    Norms centre by a linear map, as Ali (2022, eq. 10) and Achtibat (2024, prop. 3.4) read them; RMS and L2 norms,
+    spelled-out scales and constant ones do not centre.
     """
 
     def __init__(self, node: Diagonal | Norm, values: Values) -> None:
         self.x, self.y = values[node.operand], values[node]
         self.scale = 1.0 if node.scale is None else node.scale(values)
-        centred = isinstance(node, Norm) and "rms" not in node.operator
-        self.average = node.average if isinstance(node, Norm) and centred else None
+        self.average = node.average if isinstance(node, Norm) and node.centres else None
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         slope = self.scale * over(mass, self.y)
