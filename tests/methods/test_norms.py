@@ -114,6 +114,7 @@ def test_cp_lrp_holds_the_statistic(name):
     assert_near(found, x * gradient)
 
 
+@pytest.mark.slow
 def test_llama():
     """RMS norms in primitives, rotary embeddings, grouped heads, gated units: the sum holds.
 
