@@ -373,5 +373,28 @@ def test_refusals():
         explain(model, x, 0, "lrp_epsilon", bias="ignore")
     with pytest.raises(ValueError, match="did you mean 'gamma'"):
         explain(model, x, 0, "lrp_gamma", gama=1.0)
-    with pytest.raises(ValueError, match="low=3"):
-        explain(model, x, 0, "lrp_box", low=3.0, high=-3.0)
+    for bounds, message in (
+        ({"low": 3.0, "high": -3.0}, "low=3.0 is out of range"),
+        ({"low": 50.0}, "low=50.0 is out of range.*highest value of the image"),
+        ({"high": -50.0}, "high=-50.0 is out of range.*lowest value of the image"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            explain(model, x, 0, "lrp_box", **bounds)
+
+
+@pytest.mark.parametrize("first", [nn.MaxPool2d(2), nn.AvgPool2d(2), nn.InstanceNorm2d(3), nn.ReLU()])
+def test_box_needs_a_layer_on_the_image(first):
+    """Where no layer sees pixels there is no box to speak of, and LRP-γ goes by its own name."""
+    layers = first, nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    net = bp.capture(nn.Sequential(*layers).to(F64).eval(), photo(2, 8))
+    assert not bp.methods()["lrp_box"].fits(net) and bp.methods()["lrp_gamma"].fits(net)
+    with pytest.raises(bp.BackplayError, match=r"sees the input itself.*these do: .*lrp_gamma"):
+        explain(net, photo(1, 8), 0, "lrp_box")
+
+
+def test_box_behind_a_batch_norm():
+    """A constant scale before the layer leaves the box a box."""
+    layers = nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
+    net = bp.capture(nn.Sequential(*layers).to(F64).eval(), photo(2, 8))
+    boxed, plain = (explain(net, photo(1, 8), 0, name) for name in ("lrp_box", "lrp_gamma"))
+    assert (boxed - plain).abs().max() > 1e-3 * plain.abs().max()

@@ -15,6 +15,7 @@ from backplay.games.inputs import Inputs, Target
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
+from backplay.methods.rules import has_first_layer
 from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
 from backplay.methods.tokens import find_tokens
 from backplay.network import Network
@@ -25,6 +26,10 @@ NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "global attention": (
         lambda net: find_tokens(net) is not None,
         "it lays attention weights out on the image, which takes patches that all attend to each other in every block",
+    ),
+    "first layer": (
+        has_first_layer,
+        "its rule is for a convolution or linear layer that sees the input itself, and here none does",
     ),
     "convolution": (has_convolutions, "it reads convolutional feature maps, and this network has none"),
     "map": (lambda net: last_map(net) is not None, "it needs a feature map of more than one place before the pooling"),

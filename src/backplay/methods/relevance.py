@@ -72,6 +72,7 @@ def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Tens
     title="LRP-Box",
     family="relevance",
     reference=DEEP_TAYLOR,
+    needs=("first layer",),
     params={
         "epsilon": _epsilon(0.25),
         "gamma": Number(0.25, low=0.0),
@@ -85,6 +86,11 @@ def lrp_box(subject: Subject, epsilon: float, gamma: float, low: float | None, h
     """The zᴮ rule in the layers that see the image, LRP-γ above."""
     if low is not None and high is not None and low >= high:
         raise KeywordError(f"low={low!r} is out of range: it must be below high={high!r}.")
+    lowest, highest = float(subject.x.flatten(1).amin(1).max()), float(subject.x.flatten(1).amax(1).min())
+    if high is None and low is not None and low > highest:
+        raise KeywordError(f"low={low!r} is out of range: the highest value of the image is {highest:g}.")
+    if low is None and high is not None and high < lowest:
+        raise KeywordError(f"high={high!r} is out of range: the lowest value of the image is {lowest:g}.")
     rule = Gamma(gamma, epsilon, bias)
     return relevance(subject, Rules(rule, rule, first=Box(low, high)))
 
