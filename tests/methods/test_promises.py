@@ -71,6 +71,31 @@ def test_model_untouched(arrange):
     assert x.grad is None and torch.equal(x.detach(), case.x)
 
 
+class Named(torch.nn.Module):
+    """A model that takes its image by name, beside a factor of the logits."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values, factor):
+        return self.model(pixel_values) * factor
+
+
+@pytest.mark.parametrize("net", ["residual", "vit"])
+def test_images_by_name(net):
+    """A dict of forward keywords gives every method the map of its image; what stands beside is each sample's own."""
+    case = build(net)
+    network = case.network
+    factor = torch.tensor([[1], [1], [2]]).expand(3, network.output.shape[1])
+    named = bp.capture(Named(case.model), {"pixel_values": case.x, "factor": factor})
+    for name, kind in FITTING:
+        if kind == net:
+            found = ask(named, {"pixel_values": case.x, "factor": factor}, TARGETS, name)
+            expected = ask(network, case.x, TARGETS, name)
+            assert_near(found[:2], expected[:2], 1e-9, what=name)
+
+
 def test_inference_mode():
     case = build("residual")
     with torch.inference_mode():

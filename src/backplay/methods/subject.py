@@ -95,7 +95,20 @@ class Subject:
     @property
     def given(self) -> Inputs:
         """The input as games take it."""
-        return self.x if set(self.inputs) == {0} else self.inputs
+        return self.beside(self.x)
+
+    def beside(self, x: Tensor) -> Inputs:
+        """N other inputs as games take them, among what stands beside each sample; N is any multiple of the batch."""
+        inputs = self._replaced(x)
+        return x if set(inputs) == {0} else inputs
+
+    def _replaced(self, x: Tensor) -> dict[Any, Any]:
+        repeats = len(x) // len(self.x)
+        others = {k: v for k, v in self.inputs.items() if k != self.network.key}
+        repeated = {
+            k: v.repeat_interleave(repeats, 0) if isinstance(v, Tensor) and v.ndim else v for k, v in others.items()
+        }
+        return {k: x if k == self.network.key else repeated[k] for k in self.inputs}
 
     def samples(self) -> Iterator[Subject]:
         """Each sample as a subject of its own."""
@@ -109,13 +122,7 @@ class Subject:
 
     def scores(self, x: Tensor, target: Tensor) -> Tensor:
         """(N,) the target's logit of each of N inputs; differentiable in `x`. N may be any multiple of the batch."""
-        repeats = len(x) // len(self.x)
-        others = {
-            k: v.repeat_interleave(repeats, 0) if isinstance(v, Tensor) and v.ndim else v
-            for k, v in self.inputs.items()
-            if k != self.network.key
-        }
-        logits = self.network.model_logits({k: x if k == self.network.key else others[k] for k in self.inputs})
+        logits = self.network.model_logits(self._replaced(x))
         return logits.flatten(1).gather(1, target[:, None])[:, 0]
 
     def gradient(self, x: Tensor | None = None) -> Tensor:
