@@ -295,6 +295,8 @@ def test_refusals(name):
 def test_registered():
     known = bp.methods()
     assert [len(known[m].grid) for m in METHODS] == [1, 5, 1, 1]
-    assert all(known[m].family == "attention" and known[m].architectures == ("transformer",) for m in METHODS)
+    families = {m: known[m].family for m in METHODS}
+    assert families == {m: "cam and attention" if m in METHODS[:2] else "relevance" for m in METHODS}
+    assert all(known[m].architectures == ("transformer",) for m in METHODS)
     with pytest.raises(ValueError, match=r"residual_weight=1.5 is out of range"):
         bp.explain(vit(), picture(), 0, method="rollout", residual_weight=1.5)

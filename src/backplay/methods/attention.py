@@ -118,7 +118,7 @@ def _added(layer: Tensor, found: Tensor) -> Tensor:
 @method(
     "raw_attention",
     title="RawAttn",
-    family="attention",
+    family="cam and attention",
     architectures=("transformer",),
     reference=VASWANI,
     needs=_NEEDS,
@@ -132,7 +132,7 @@ def raw_attention(subject: Subject) -> Tensor:
 @method(
     "rollout",
     title="AR",
-    family="attention",
+    family="cam and attention",
     architectures=("transformer",),
     reference=ABNAR,
     needs=_NEEDS,
@@ -151,7 +151,7 @@ def rollout(subject: Subject, residual_weight: float) -> Tensor:
     return _image(compose(attention_weights(values, tokens), step), values, subject, tokens)
 
 
-@method("gae", title="GAE", family="attention", architectures=("transformer",), reference=CHEFER_B, needs=_NEEDS)
+@method("gae", title="GAE", family="relevance", architectures=("transformer",), reference=CHEFER_B, needs=_NEEDS)
 def gae(subject: Subject) -> Tensor:
     """`R ← R + E_h[(∇A ⊙ A)⁺] R` through the blocks, from `R = I` (eqs. 5 and 6)."""
     tokens = _tokens(subject)
@@ -159,7 +159,7 @@ def gae(subject: Subject) -> Tensor:
     return _image(compose(layers, _added), _values(subject), subject, tokens)
 
 
-@method("tibav", title="TIBAV", family="attention", architectures=("transformer",), reference=CHEFER_A, needs=_NEEDS)
+@method("tibav", title="TIBAV", family="relevance", architectures=("transformer",), reference=CHEFER_A, needs=_NEEDS)
 def tibav(subject: Subject) -> Tensor:
     """`Π_l (I + E_h[(∇A_l ⊙ R_l)⁺])`, `R_l` the relevance of the weights `A_l` (eqs. 13 and 14).
 

@@ -42,9 +42,9 @@ def _cam(name: str, title: str, reference: str) -> Callable[[Formula], Formula]:
         method(
             name,
             title=title,
-            family="cam",
+            family="cam and attention",
             reference=reference,
-            architectures=("cnn",),
+            architectures=("cnn", "transformer with feature maps"),  # those of a convolutional stem
             needs=needs,
             params=_PARAMS,
         )(explain)

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backplay.errors import BackplayError, KeywordError, UnsupportedError
+from backplay.errors import CaptureError, KeywordError, UnsupportedError
 from backplay.games.inputs import Inputs, Target
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
 from backplay.methods.rules import has_first_layer
-from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
+from backplay.methods.subject import Subject, captured, check_model, has_attention, has_convolutions, known
 from backplay.methods.tokens import find_tokens
 from backplay.network import Network
 
@@ -43,7 +43,7 @@ class MethodInfo:
     name: str
     title: str  # as the paper's tables write it
     family: str  # one of FAMILIES
-    architectures: tuple[str, ...]  # "cnn" and "transformer"
+    architectures: tuple[str, ...]  # kinds of network that it is for; `fits` tells of one, and `needs` why not
     reference: str
     function: Callable[..., Tensor] = field(repr=False)
     needs: tuple[str, ...] = ()
@@ -51,12 +51,17 @@ class MethodInfo:
     grid: tuple[Mapping[str, Any], ...] = ({},)  # the paper's validation grid (tab:main-search-grid)
 
     def fits(self, model: nn.Module | Network) -> bool:
-        """Whether the method applies to a model; one that was not explained yet is captured on a guessed input."""
+        """Whether the method applies to a model; one that was not explained yet is captured on a guessed input.
+
+        No method applies to a model that cannot be captured. Where no input can be guessed there is no telling: an
+        `InputError` asks for a captured network.
+        """
+        check_model(model)
         try:
             network = model if isinstance(model, Network) else known(model) or captured(model, {0: guess(model)})
-            return self.refusal(network) is None
-        except BackplayError:
+        except CaptureError:
             return False
+        return self.refusal(network) is None
 
     def refusal(self, network: Network) -> str | None:
         """Why the method does not apply, None if it does."""
@@ -97,7 +102,7 @@ def method(
     return register
 
 
-FAMILIES = ("gradient", "relevance", "cam", "attention", "perturbation")
+FAMILIES = ("gradient", "relevance", "cam and attention", "perturbation")
 
 
 def methods() -> dict[str, MethodInfo]:

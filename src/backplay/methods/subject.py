@@ -64,12 +64,17 @@ def known(model: nn.Module) -> Network | None:
         return next((network for key, network in reversed(_captures.items()) if key[:2] == wanted), None)
 
 
+def check_model(model: object) -> None:
+    """Methods are about modules and networks."""
+    if not isinstance(model, (nn.Module, Network)):
+        raise InputTypeError(f"a method takes a torch.nn.Module or a Network, got {type(model).__name__}.")
+
+
 class Subject:
     """What is to be explained; methods read from here and leave the model as it is."""
 
     def __init__(self, model: nn.Module | Network, x: Inputs, target: Target) -> None:
-        if not isinstance(model, (nn.Module, Network)):
-            raise InputTypeError(f"a method takes a torch.nn.Module or a Network, got {type(model).__name__}.")
+        check_model(model)
         given = read_inputs(x)
         input_key(given)
         self.network = captured(model, given)
