@@ -242,6 +242,38 @@ def test_attn_lrp_is_a_gradient():
     assert_near(found, x * gradient, what="input times gradient")
 
 
+class Gated(nn.Module):
+    """Attention, then a gated unit and a factor that is told alone; `share` and `hold` make it AttnLRP by gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.gate, self.up = nn.Linear(4, 12), nn.Linear(4, 5), nn.Linear(4, 5)
+        self.head = nn.Linear(5, 3)
+        self.share = self.hold = lambda t, *_: t
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        weights = self.share(q @ k.mT, 0.5).softmax(-1)
+        x = x + self.share(weights @ v, 0.5)
+        z = self.gate(x)
+        y = self.share(z * self.hold(torch.sigmoid(z)) * self.up(x), 0.5)
+        return self.head((y * (y > -0.1)).mean(1))
+
+
+def test_attn_lrp_gated():
+    """A product of two live factors gives one half to each, the gate among them (prop. 3.2); a mask gets nothing."""
+    model, x = Gated().to(F64).eval(), torch.randn(2, 3, 4, dtype=F64)
+    pure = {"gamma_conv": 0.0, "gamma_lin": 0.0, "epsilon": 0.0, "epsilon_attn": 0.0}
+    found = explain(model, x, 1, "attn_lrp", **pure)
+    held = explain(model, x, 1, "cp_lrp")
+    model.share = lambda t, part: t * part + (t * (1 - part)).detach()
+    model.hold = torch.detach
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(leaf)[:, 1].sum(), leaf)
+    assert_near(found, x * gradient, what="input times gradient")
+    assert (found - held).abs().max() > 1e-3 * held.abs().max()
+
+
 @pytest.mark.parametrize("method", [*METHODS, "attn_lrp"])
 def test_fused_and_spelled_out(method):
     """The same weights give the same map, and each sample its own."""

@@ -167,9 +167,11 @@ def _attention_grid() -> tuple[dict[str, Any], ...]:
 def attn_lrp(subject: Subject, epsilon: float, gamma_conv: float, gamma_lin: float, epsilon_attn: float) -> Tensor:
     """Relevance through the softmax into queries and keys (props. 3.1-3.4); γ rules elsewhere, or ε rules at γ = 0.
 
-    Products give each factor one half, the softmax `x_i (R_i − s_i Σ_j R_j)`; norms centre and hold their scale; biases
-    keep their part. Weights of grouped heads are held fixed.
+    Products give each factor one half, so that the gate's branch of a gated unit (SwiGLU) gets as much as the other; a
+    factor that is a mask, or comes from an operator without a rule, gets nothing and the other one all. The softmax
+    gives `x_i (R_i − s_i Σ_j R_j)`; norms centre and hold their scale; biases keep their part. Weights of grouped heads
+    are held fixed.
     """
     convolution = Gamma(gamma_conv, epsilon) if gamma_conv else Epsilon(epsilon)
     dense = Gamma(gamma_lin, epsilon) if gamma_lin else Epsilon(epsilon)
-    return relevance(subject, Rules(convolution, dense, softmax=Softmax("taylor", epsilon_attn)))
+    return relevance(subject, Rules(convolution, dense, softmax=Softmax("taylor", epsilon_attn), uniform=True))
