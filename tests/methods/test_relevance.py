@@ -393,6 +393,8 @@ def test_registered():
         assert len(info.grid) == size and info.family == "relevance" and info.reference
         for entry in info.grid:
             info.check(entry)
+    assert {entry["bias"] for entry in known["lrp_epsilon"].grid} == {"absorb"}  # the published rule
+    assert known["lrp_epsilon"].params["bias"].default == "share"
 
 
 def test_refusals():

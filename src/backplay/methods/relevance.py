@@ -39,7 +39,7 @@ def _epsilon(default: float) -> Number:
     family="relevance",
     reference=BACH,
     params={"epsilon": _epsilon(1e-6), "bias": _BIAS},
-    grid=tuple({"epsilon": e} for e in (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)),
+    grid=tuple({"epsilon": e, "bias": "absorb"} for e in (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)),
 )
 def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Tensor:
     """`R_i = Σ_j a_i W_ij R_j / (z_j + ε sign z_j)`; sums by `a / (a + b)`; attention weights held fixed.
@@ -47,7 +47,8 @@ def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Tensor:
     `z` holds the bias. Under `bias="share"` its part goes to the inputs in proportion to `|a_i W_ij|`: on networks of
     affine layers (batch norm folded), gates, sums and pooling the map then adds up to the logit but for what `ε` takes,
     and what an output keeps that is all bias, none of its inputs being active. Under "absorb" every bias keeps its
-    part, as in zennit. Offsets elsewhere (position embeddings, norms) and constant tokens always keep theirs.
+    part: that is the published rule and zennit's, and what the grid asks for. Offsets elsewhere (position embeddings,
+    norms) and constant tokens always keep theirs.
     """
     rule = Epsilon(epsilon, bias)
     return relevance(subject, Rules(rule, rule))
@@ -100,8 +101,12 @@ def lrp_abs(subject: Subject) -> Tensor:
     """`R_i = Σ_j |a_i W_ij| R_j / Σ_k |a_k W_kj|`: positive and negative contributions share one denominator.
 
     Sums are split by `|operand|`; norms and offsets pass relevance on; attention weights are held fixed. The map has
-    one sign and adds up to the logit but for what reaches constant tokens. The authors' code differs: it normalises
-    every layer and takes off the map of all other classes.
+    one sign and adds up to the logit but for what reaches constant tokens.
+
+    The authors' repository computes something else. There an input gets `a_i ∂(z_j + (|W||a|)_j)/∂a_i · R_j / |z_j|`:
+    its positive contributions alone, twice, for each unit of the output, and nothing for negative ones, where here
+    every input has its share of `|contribution|`. It also follows queries and keys, scales the relevance of every
+    layer to the sum 1, and takes off the map of all other classes.
     """
     rule = Absolute()
     return relevance(subject, Rules(rule, rule, mix=rule, passing=True, sums="absolute"))
