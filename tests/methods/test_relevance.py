@@ -285,31 +285,6 @@ def test_fused_and_spelled_out(method):
     assert_near(ones, fused, what="one by one")
 
 
-class PlainNorm(nn.Module):
-    """Layer norm in primitives."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        return centred / (centred.pow(2).mean(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
-
-
-def test_spelled_out_norm():
-    """A norm in primitives is a norm: the mean that it takes off is a term of its own."""
-    x = picture()
-    expected = explain(vit(), x, [2, 0], "cp_lrp")
-    plain = tiny_vit()
-    for parent in [plain, *plain.blocks]:
-        for name in ("norm", "norm1", "norm2"):
-            if hasattr(parent, name):
-                setattr(parent, name, PlainNorm(getattr(parent, name)))
-    assert_near(plain(x), vit().model(x), what="the same network")
-    assert_near(explain(plain, x, [2, 0], "cp_lrp"), expected, what="the same relevance")
-
-
 # what adds up ---------------------------------------------------------------------------------------------------------
 class Residual(nn.Module):
     """Two residual blocks with batch norms, one of them with a projection."""
