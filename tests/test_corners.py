@@ -237,3 +237,12 @@ def test_length_of_a_batch():
     torch.testing.assert_close(play.attribution(), gradient(model, x), rtol=1e-10, atol=1e-12)
     assert play.health().ok and bool((play.constant > 0).all())
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_sum_of_signed_values():
+    """The adjoint of a plain sum is a view of few numbers: no kernel may write into it."""
+    model = Function(lambda m, x: m.head(x.sum(1)), head=nn.Linear(6, 2))
+    x = torch.randn(2, 40, 6)  # so many that no sum has one sign alone
+    twin = Function(lambda m, x: m.head(x.mean(1) * 40), head=model.head)
+    found, expected = (bp.RoutingGame(m, epsilon=1e-12).attribute(x, 0) for m in (model, twin))
+    torch.testing.assert_close(found, expected)

@@ -10,6 +10,8 @@ from torch import nn
 
 import backplay as bp
 from attention.families import REDUCED, prepared
+from backplay.methods.attention import attention_gradients
+from backplay.methods.subject import Subject
 from backplay.methods.tokens import find_tokens
 from closeness import assert_near
 from methods.toys import picture, tiny_vit
@@ -183,6 +185,82 @@ GRIDS = {
 REFUSED = ("torchvision swin", "timm cait", "timm xcit", "timm convnext")
 
 
+class Heads(nn.Module):
+    """The small transformer with other tokens behind its class token, and a head that reads the rows given."""
+
+    def __init__(self, rows, prefix=2):
+        super().__init__()
+        self.inner, self.rows = tiny_vit(), rows
+        self.others = nn.Parameter(torch.randn(1, prefix - 1, 6, dtype=torch.float64))
+
+    def forward(self, x):
+        m = self.inner
+        patches = m.embed(x).flatten(2).mT + m.position[:, 1:]
+        token = (m.token + m.position[:, :1]).expand(x.shape[0], -1, -1)
+        x = torch.cat([token, self.others.expand(x.shape[0], -1, -1), patches], 1)
+        for block in m.blocks:
+            x = block(x)
+        return m.head(m.norm(x)[:, self.rows].mean(1))
+
+
+@pytest.mark.parametrize("rows", [(0,), (1,), (0, 1), (2, 3, 4, 5), (0, 1, 2, 3, 4, 5), (4,)])
+def test_rows_that_decide(rows):
+    """Read are the rows of the tokens that the head reads, whatever stands before the patches."""
+    model, x = Heads(list(rows)).eval(), picture()
+    net = bp.capture(model, x)
+    subject = Subject(net, x, TARGET)
+    tokens = find_tokens(net)
+    assert (tokens.prefix, tokens.height, tokens.width) == (2, 2, 2)
+    pairs = attention_gradients(subject, tokens)
+    assert sorted({int(k) for k in pairs[-1][1].abs().sum((1, 3)).nonzero()[:, 1]}) == list(rows)
+    relevance = torch.eye(6, dtype=torch.float64).expand(2, 6, 6)
+    for weight, gradient in pairs:
+        relevance = relevance + (weight * gradient).clamp(min=0).mean(1) @ relevance
+    means = {"gae": relevance, "raw_attention": pairs[-1][0].mean(1)}
+    for method, scores in means.items():
+        patches = scores[:, rows, 2:].mean(1).reshape(2, 1, 2, 2)
+        expected = nn.functional.interpolate(patches, (8, 8), mode="bilinear")
+        assert_near(bp.explain(net, x, TARGET, method=method), expected, what=method)
+    for method in METHODS:
+        found = bp.explain(net, x, TARGET, method=method)
+        assert found.abs().amax((1, 2, 3)).min() > 0
+        ones = torch.cat([bp.explain(net, x[k : k + 1], TARGET[k], method=method) for k in range(2)])
+        assert_near(ones, found, what="one by one")
+
+
+@pytest.mark.parametrize(
+    "pool, deciding",
+    [
+        ({}, slice(0, 1)),
+        ({"global_pool": "avg", "class_token": True}, slice(1, 17)),
+        ({"global_pool": "avg", "class_token": False, "reg_tokens": 4}, slice(4, 20)),
+        ({"global_pool": "avg", "class_token": False}, slice(0, 16)),
+    ],
+)
+def test_pooled_beside_a_class_token(pool, deciding):
+    """timm pools over patches whatever stands before them."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    options = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
+    model, x = prepared(VisionTransformer(**options, **pool)), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    net = bp.capture(model, x)
+    tokens = find_tokens(net)
+    weight = attention_gradients(Subject(net, x, TARGET), tokens)[-1][0].mean(1)
+    patches = weight[:, deciding, tokens.prefix :].mean(1).reshape(2, 1, 4, 4)
+    expected = nn.functional.interpolate(patches, (16, 16), mode="bilinear")
+    assert_near(bp.explain(net, x, TARGET, method="raw_attention"), expected)
+    assert bp.explain(net, x, TARGET, method="tibav").abs().amax((1, 2, 3)).min() > 0
+
+
+def test_no_row_decides():
+    """A head of zeros reads no token, so that there is no row to read."""
+    model = tiny_vit()
+    with torch.no_grad():
+        model.head.weight.zero_()
+    with pytest.raises(bp.BackplayError, match="no token"):
+        bp.explain(model, picture(), TARGET, method="rollout")
+
+
 def family(name):
     torch.manual_seed(1)
     with warnings.catch_warnings():
@@ -217,6 +295,8 @@ def test_refusals(name):
 def test_registered():
     known = bp.methods()
     assert [len(known[m].grid) for m in METHODS] == [1, 5, 1, 1]
-    assert all(known[m].family == "attention" and known[m].architectures == ("transformer",) for m in METHODS)
+    families = {m: known[m].family for m in METHODS}
+    assert families == {m: "cam and attention" if m in METHODS[:2] else "relevance" for m in METHODS}
+    assert all(known[m].architectures == ("transformer",) for m in METHODS)
     with pytest.raises(ValueError, match=r"residual_weight=1.5 is out of range"):
         bp.explain(vit(), picture(), 0, method="rollout", residual_weight=1.5)

@@ -6,9 +6,11 @@ from torch import nn
 from torch.nn import functional
 
 import backplay as bp
-from backplay.methods.maps import feature_maps, last_map
+from backplay.methods.maps import feature_maps, find_map, last_map
+from backplay.network.attention import Attention
 from closeness import array, assert_near
 from methods.nets import F64, TARGETS, build
+from methods.toys import picture, tiny_vit
 from networks import photo
 from oracles import rivals
 
@@ -120,6 +122,17 @@ def test_channels_last():
     assert maps[-1] == last_map(network).name == "add"
     assert not {"norm", "mix"} & set(maps)
     assert maps[0] == "input"
+    for layer in ("norm#1", "mix"):
+        with pytest.raises(ValueError, match=rf"layer='{layer}' has outputs \(-1, 8, 8, 6\).*'stem', .*'deep'"):
+            bp.explain(network, x, 1, method="hirescam", layer=layer)
+
+
+def test_attention_is_no_map():
+    """(B, heads, tokens, width) has four dimensions too."""
+    network = bp.capture(tiny_vit(), picture())
+    (layer, *_) = [n.name for n in network.nodes if isinstance(n, Attention)]
+    with pytest.raises(ValueError, match="no feature maps"):
+        find_map(network, layer)
 
 
 class TestRefusals:
@@ -134,7 +147,7 @@ class TestRefusals:
     def test_layer(self):
         """A layer that is not there, or has no feature map, is named; those that have one are listed."""
         case = build("plain")
-        with pytest.raises(bp.BackplayError, match=r"layer='7' has outputs \(-1, 16\).*'4'"):
+        with pytest.raises(bp.BackplayError, match=r"layer='7' has outputs \(-1, 16\), which are no feature maps.*'4'"):
             case.explain("gradcam", layer="7")
         with pytest.raises(ValueError, match="no node or module named 'features'"):
             case.explain("gradcam", layer="features")

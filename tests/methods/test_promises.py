@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import backplay as bp
+from backplay import zoo
 from closeness import assert_near
 from methods.nets import TARGETS, build
 from test_untouched import mixed_modes, portrait, same
@@ -71,6 +72,31 @@ def test_model_untouched(arrange):
     assert x.grad is None and torch.equal(x.detach(), case.x)
 
 
+class Named(torch.nn.Module):
+    """A model that takes its image by name, beside a factor of the logits."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values, factor):
+        return self.model(pixel_values) * factor
+
+
+@pytest.mark.parametrize("net", ["residual", "vit"])
+def test_images_by_name(net):
+    """A dict of forward keywords gives every method the map of its image; what stands beside is each sample's own."""
+    case = build(net)
+    network = case.network
+    factor = torch.tensor([[1], [1], [2]]).expand(3, network.output.shape[1])
+    named = bp.capture(Named(case.model), {"pixel_values": case.x, "factor": factor})
+    for name, kind in FITTING:
+        if kind == net:
+            found = ask(named, {"pixel_values": case.x, "factor": factor}, TARGETS, name)
+            expected = ask(network, case.x, TARGETS, name)
+            assert_near(found[:2], expected[:2], 1e-9, what=name)
+
+
 def test_inference_mode():
     case = build("residual")
     with torch.inference_mode():
@@ -83,7 +109,65 @@ def test_fits():
     """Methods of one architecture refuse the other, the others take both."""
     for name, info in bp.methods().items():
         fits = {kind: info.fits(build(net).network) for net, kind in (("residual", "cnn"), ("vit", "transformer"))}
-        assert {kind for kind, well in fits.items() if well} == set(info.architectures), name
+        assert {kind for kind, well in fits.items() if well} == set(info.architectures) & set(fits), name
+
+
+class Words(torch.nn.Module):
+    """Two inputs by name: no input can be guessed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 2)
+
+    def forward(self, inputs_embeds, attention_mask):
+        return self.layer((inputs_embeds * attention_mask[..., None]).sum(1))
+
+
+def test_fits_cannot_tell():
+    """No answer is better than a wrong one: without an input there is no graph to look at."""
+    info = bp.methods()["rg"]
+    model = Words().eval()
+    strange = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 38 * 38, 3))
+    for unknown in (model, strange):
+        with pytest.raises(ValueError, match=r"no input was found .* takes; capture it with an example"):
+            info.fits(unknown)
+    words = {"inputs_embeds": torch.randn(2, 5, 6), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
+    assert info.fits(bp.capture(model, words))
+    bp.explain(model, words, 0)
+    assert info.fits(model)  # it is known by now
+    for nothing in (None, "vgg", torch.nn.Linear):
+        with pytest.raises(TypeError, match=r"takes a torch.nn.Module or a Network, got"):
+            info.fits(nothing)
+
+
+class Branching(torch.nn.Module):
+    """What torch.export cannot follow."""
+
+    def forward(self, x):
+        return x.mean((2, 3)) if x.sum() > 0 else x.amax((2, 3))
+
+
+def test_fits_no_graph():
+    assert not bp.methods()["rg"].fits(Branching())
+
+
+@pytest.mark.parametrize("name, kind", [("vgg", "cnn"), ("resnet", "cnn"), ("vit", "transformer")])
+def test_architectures_of_the_zoo(name, kind):
+    """What a method is said to be for is what it fits: the zoo's transformer has a stem of convolutions."""
+    network = bp.capture(zoo.load(name), zoo.images(2).x)
+    for info in bp.methods().values():
+        said = any(word in (kind, f"{kind} with feature maps") for word in info.architectures)
+        assert info.fits(network) == said, info.name
+
+
+def test_families():
+    """In the order of the families, which are those of the paper's tables."""
+    families = [info.family for info in bp.methods().values()]
+    assert list(dict.fromkeys(families)) == ["gradient", "relevance", "cam and attention", "perturbation"]
+    assert families == sorted(families, key=list(dict.fromkeys(families)).index)
+    members = {name for name, info in bp.methods().items() if info.family == "cam and attention"}
+    assert members == {"gradcam", "gradcam_pp", "layercam", "hirescam", "raw_attention", "rollout"}
+    assert {bp.methods()[name].family for name in ("gae", "tibav", "rg", "rg_eq")} == {"relevance"}
 
 
 def test_grids_are_accepted():

@@ -242,6 +242,38 @@ def test_attn_lrp_is_a_gradient():
     assert_near(found, x * gradient, what="input times gradient")
 
 
+class Gated(nn.Module):
+    """Attention, then a gated unit and a factor that is told alone; `share` and `hold` make it AttnLRP by gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.gate, self.up = nn.Linear(4, 12), nn.Linear(4, 5), nn.Linear(4, 5)
+        self.head = nn.Linear(5, 3)
+        self.share = self.hold = lambda t, *_: t
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        weights = self.share(q @ k.mT, 0.5).softmax(-1)
+        x = x + self.share(weights @ v, 0.5)
+        z = self.gate(x)
+        y = self.share(z * self.hold(torch.sigmoid(z)) * self.up(x), 0.5)
+        return self.head((y * (y > -0.1)).mean(1))
+
+
+def test_attn_lrp_gated():
+    """A product of two live factors gives one half to each, the gate among them (prop. 3.2); a mask gets nothing."""
+    model, x = Gated().to(F64).eval(), torch.randn(2, 3, 4, dtype=F64)
+    pure = {"gamma_conv": 0.0, "gamma_lin": 0.0, "epsilon": 0.0, "epsilon_attn": 0.0}
+    found = explain(model, x, 1, "attn_lrp", **pure)
+    held = explain(model, x, 1, "cp_lrp")
+    model.share = lambda t, part: t * part + (t * (1 - part)).detach()
+    model.hold = torch.detach
+    leaf = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(leaf)[:, 1].sum(), leaf)
+    assert_near(found, x * gradient, what="input times gradient")
+    assert (found - held).abs().max() > 1e-3 * held.abs().max()
+
+
 @pytest.mark.parametrize("method", [*METHODS, "attn_lrp"])
 def test_fused_and_spelled_out(method):
     """The same weights give the same map, and each sample its own."""
@@ -251,31 +283,6 @@ def test_fused_and_spelled_out(method):
     assert_near(plain, fused, what=method)
     ones = torch.cat([explain(vit(), x[k : k + 1], target[k], method) for k in range(2)])
     assert_near(ones, fused, what="one by one")
-
-
-class PlainNorm(nn.Module):
-    """Layer norm in primitives."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        return centred / (centred.pow(2).mean(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
-
-
-def test_spelled_out_norm():
-    """A norm in primitives is a norm: the mean that it takes off is a term of its own."""
-    x = picture()
-    expected = explain(vit(), x, [2, 0], "cp_lrp")
-    plain = tiny_vit()
-    for parent in [plain, *plain.blocks]:
-        for name in ("norm", "norm1", "norm2"):
-            if hasattr(parent, name):
-                setattr(parent, name, PlainNorm(getattr(parent, name)))
-    assert_near(plain(x), vit().model(x), what="the same network")
-    assert_near(explain(plain, x, [2, 0], "cp_lrp"), expected, what="the same relevance")
 
 
 # what adds up ---------------------------------------------------------------------------------------------------------
@@ -361,6 +368,8 @@ def test_registered():
         assert len(info.grid) == size and info.family == "relevance" and info.reference
         for entry in info.grid:
             info.check(entry)
+    assert {entry["bias"] for entry in known["lrp_epsilon"].grid} == {"absorb"}  # the published rule
+    assert known["lrp_epsilon"].params["bias"].default == "share"
 
 
 def test_refusals():
@@ -373,5 +382,28 @@ def test_refusals():
         explain(model, x, 0, "lrp_epsilon", bias="ignore")
     with pytest.raises(ValueError, match="did you mean gamma"):
         explain(model, x, 0, "lrp_gamma", gama=1.0)
-    with pytest.raises(ValueError, match="low=3"):
-        explain(model, x, 0, "lrp_box", low=3.0, high=-3.0)
+    for bounds, message in (
+        ({"low": 3.0, "high": -3.0}, "low=3.0 is out of range"),
+        ({"low": 50.0}, "low=50.0 is out of range.*highest value of the image"),
+        ({"high": -50.0}, "high=-50.0 is out of range.*lowest value of the image"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            explain(model, x, 0, "lrp_box", **bounds)
+
+
+@pytest.mark.parametrize("first", [nn.MaxPool2d(2), nn.AvgPool2d(2), nn.InstanceNorm2d(3), nn.ReLU()])
+def test_box_needs_a_layer_on_the_image(first):
+    """Where no layer sees pixels there is no box to speak of, and LRP-γ goes by its own name."""
+    layers = first, nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    net = bp.capture(nn.Sequential(*layers).to(F64).eval(), photo(2, 8))
+    assert not bp.methods()["lrp_box"].fits(net) and bp.methods()["lrp_gamma"].fits(net)
+    with pytest.raises(bp.BackplayError, match=r"sees the input itself.*these do: .*lrp_gamma"):
+        explain(net, photo(1, 8), 0, "lrp_box")
+
+
+def test_box_behind_a_batch_norm():
+    """A constant scale before the layer leaves the box a box."""
+    layers = nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
+    net = bp.capture(nn.Sequential(*layers).to(F64).eval(), photo(2, 8))
+    boxed, plain = (explain(net, photo(1, 8), 0, name) for name in ("lrp_box", "lrp_gamma"))
+    assert (boxed - plain).abs().max() > 1e-3 * plain.abs().max()

@@ -85,7 +85,8 @@ class ByProduct:
             return self._exact_pull(on_plus, on_minus)
         both = self.linear.adjoint(on_plus + on_minus, self.magnitude, shape)
         net = self.linear.adjoint(on_plus - on_minus, self.weight, shape)
-        return both.mul_(self.value.abs()).addcmul_(self.value, net).mul_(0.5)
+        # into the fresh magnitude: the adjoint of a sum is one number, seen many times over, and cannot be written to
+        return self.value.abs().mul_(both).addcmul_(self.value, net).mul_(0.5)
 
     def push(self, function: Tensor) -> tuple[Tensor, Tensor]:
         return replace(self, value=self.value * function).sums()

@@ -1,7 +1,9 @@
 """Explanations read off attention weights: raw attention, rollout, and the two of Chefer.
 
-All of them are (B, 1, H, W): a score for each patch, up-sampled bilinearly, for the class token, or for the mean over
-all tokens where there is none. Samples never meet, whatever the batch.
+All of them are (B, 1, H, W): a score for each patch, up-sampled bilinearly. A score is read in the rows of the tokens
+that the head reads: the class token's, or the mean over the patches that are pooled, whatever other tokens stand before
+them; of a distilled DeiT, whose two heads are averaged, the mean of its class and distillation token, where published
+code reads the first alone. Samples never meet, whatever the batch.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.games.keywords import Number
 from backplay.methods.bilinear import Softmax, halves
 from backplay.methods.propagation import Rules, propagate
 from backplay.methods.registry import method
+from backplay.methods.replay import differentiated
 from backplay.methods.rules import Activating
 from backplay.methods.subject import Subject
 from backplay.methods.tokens import Tokens, find_tokens
@@ -36,14 +40,39 @@ def _tokens(subject: Subject) -> Tokens:
     return found
 
 
-def _size(subject: Subject) -> tuple[int, int]:
-    return subject.x.shape[-2], subject.x.shape[-1]
+def _values(subject: Subject) -> Values:
+    return Values(subject.network, subject.inputs, subject.network.weights())
 
 
-def attention_weights(subject: Subject, tokens: Tokens) -> list[Tensor]:
-    """The weights of every block, (B, heads, T, T)."""
-    values = Values(subject.network, subject.inputs, subject.network.weights())
-    return [tokens.weights(block, block.weight(values)) for block in tokens.blocks]
+def deciding(values: Values, subject: Subject, tokens: Tokens) -> Tensor:
+    """(B, T) which tokens the logits depend on behind the last block's attention.
+
+    All classes are asked at once, with weights drawn at random, for their sum may be constant: a map of attention
+    weights shall not depend on the target.
+    """
+    logits, generator = values.logits, torch.Generator().manual_seed(0)
+    weights = torch.randn(logits.shape[-1], generator=generator, dtype=torch.float64).to(logits)
+    places = logits.flatten(1).unflatten(1, (-1, logits.shape[-1]))
+    root = torch.zeros_like(places)
+    root[torch.arange(len(root)), subject.flat // logits.shape[-1]] = weights
+    last = tokens.blocks[-1]
+    found = tokens.queries(last, differentiated(values, last, root.view_as(logits))).ne(0).any(2)
+    if not bool(found.any(1).all()):
+        raise UnsupportedError(
+            "no token's row of the last attention block reaches the logits, so none can be read; a method that needs "
+            "no attention map, such as 'gradient', will tell whether the network depends on its input at all."
+        )
+    return found
+
+
+def _image(scores: Tensor, values: Values, subject: Subject, tokens: Tokens) -> Tensor:
+    """Scores (B, T, T) of the tokens that decide, laid out on the image."""
+    return tokens.image(scores, deciding(values, subject, tokens), (subject.x.shape[-2], subject.x.shape[-1]))
+
+
+def attention_weights(values: Values, tokens: Tokens) -> list[Tensor]:
+    """The weights of every block, mean over heads, (B, T, T)."""
+    return [tokens.weights(block, block.weight(values)).mean(1) for block in tokens.blocks]
 
 
 def attention_gradients(subject: Subject, tokens: Tokens) -> list[tuple[Tensor, Tensor]]:
@@ -81,24 +110,29 @@ def compose(layers: list[Tensor], step: Callable[[Tensor, Tensor], Tensor]) -> T
     return found
 
 
+def _added(layer: Tensor, found: Tensor) -> Tensor:
+    """`R ← R + A R`."""
+    return found + layer @ found
+
+
 @method(
     "raw_attention",
     title="RawAttn",
-    family="attention",
+    family="cam and attention",
     architectures=("transformer",),
     reference=VASWANI,
     needs=_NEEDS,
 )
 def raw_attention(subject: Subject) -> Tensor:
     """The last block's weights, mean over heads. They do not depend on the target."""
-    tokens = _tokens(subject)
-    return tokens.image(attention_weights(subject, tokens)[-1].mean(1), _size(subject))
+    tokens, values = _tokens(subject), _values(subject)
+    return _image(attention_weights(values, tokens)[-1], values, subject, tokens)
 
 
 @method(
     "rollout",
     title="AR",
-    family="attention",
+    family="cam and attention",
     architectures=("transformer",),
     reference=ABNAR,
     needs=_NEEDS,
@@ -107,25 +141,25 @@ def raw_attention(subject: Subject) -> Tensor:
 )
 def rollout(subject: Subject, residual_weight: float) -> Tensor:
     """`Π_l (1 − w_r) A_l + w_r I`, rows normalised, `A_l` the mean over heads. It does not depend on the target."""
-    tokens = _tokens(subject)
+    tokens, values = _tokens(subject), _values(subject)
 
     def step(weight: Tensor, found: Tensor) -> Tensor:
         eye = torch.eye(weight.shape[-1], dtype=weight.dtype, device=weight.device)
         mixed = (1 - residual_weight) * weight + residual_weight * eye
         return mixed / mixed.sum(-1, keepdim=True) @ found
 
-    return tokens.image(compose([a.mean(1) for a in attention_weights(subject, tokens)], step), _size(subject))
+    return _image(compose(attention_weights(values, tokens), step), values, subject, tokens)
 
 
-@method("gae", title="GAE", family="attention", architectures=("transformer",), reference=CHEFER_B, needs=_NEEDS)
+@method("gae", title="GAE", family="relevance", architectures=("transformer",), reference=CHEFER_B, needs=_NEEDS)
 def gae(subject: Subject) -> Tensor:
     """`R ← R + E_h[(∇A ⊙ A)⁺] R` through the blocks, from `R = I` (eqs. 5 and 6)."""
     tokens = _tokens(subject)
     layers = [(gradient * weight).clamp(min=0).mean(1) for weight, gradient in attention_gradients(subject, tokens)]
-    return tokens.image(compose(layers, lambda layer, found: found + layer @ found), _size(subject))
+    return _image(compose(layers, _added), _values(subject), subject, tokens)
 
 
-@method("tibav", title="TIBAV", family="attention", architectures=("transformer",), reference=CHEFER_A, needs=_NEEDS)
+@method("tibav", title="TIBAV", family="relevance", architectures=("transformer",), reference=CHEFER_A, needs=_NEEDS)
 def tibav(subject: Subject) -> Tensor:
     """`Π_l (I + E_h[(∇A_l ⊙ R_l)⁺])`, `R_l` the relevance of the weights `A_l` (eqs. 13 and 14).
 
@@ -143,4 +177,4 @@ def tibav(subject: Subject) -> Tensor:
         arrived = passed.masses[block].plain()
         slope, _ = halves(lambda a, v, block=block: block.map.apply(v, a), (told, value), arrived, 0.0)
         layers.append((gradient * weight * tokens.weights(block, slope)).clamp(min=0).mean(1))
-    return tokens.image(compose(layers, lambda layer, found: found + layer @ found), _size(subject))
+    return _image(compose(layers, _added), values, subject, tokens)

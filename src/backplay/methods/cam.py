@@ -15,8 +15,8 @@ from torch.nn import functional
 from backplay.games.keywords import Choice, Place
 from backplay.methods.maps import find_map
 from backplay.methods.registry import method
+from backplay.methods.replay import differentiated
 from backplay.methods.subject import Subject
-from backplay.network.nodes import Overlay
 from backplay.values.forward import Values
 
 Formula = Callable[[Tensor, Tensor], Tensor]  # activations and gradients (B, C, h, w) -> weights that broadcast
@@ -42,9 +42,9 @@ def _cam(name: str, title: str, reference: str) -> Callable[[Formula], Formula]:
         method(
             name,
             title=title,
-            family="cam",
+            family="cam and attention",
             reference=reference,
-            architectures=("cnn",),
+            architectures=("cnn", "transformer with feature maps"),  # those of a convolutional stem
             needs=needs,
             params=_PARAMS,
         )(explain)
@@ -84,20 +84,9 @@ def hirescam(activations: Tensor, gradients: Tensor) -> Tensor:
 
 
 def activations_and_gradients(subject: Subject, layer: str | None) -> tuple[Tensor, Tensor]:
-    """The feature map at a layer and the gradient of the target's logit there, (B, C, h, w) both.
-
-    The captured program runs again from that layer on: no hooks, and nothing in front of it is differentiated.
-    """
+    """The feature map at a layer and the gradient of the target's logit there, (B, C, h, w) both."""
     network = subject.network
     start = find_map(network, layer)
     values = Values(network, subject.inputs, network.weights())
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = values[start].detach().clone().requires_grad_()
-        again = {start: leaf}
-        scope = Overlay(again, values)
-        for node in network.nodes[network.nodes.index(start) + 1 :]:
-            if any(operand in again for operand in node.inputs):
-                again[node] = node.run(scope)
-        score = again[network.output].flatten(1).gather(1, subject.flat[:, None]).sum()
-        (gradients,) = torch.autograd.grad(score, leaf)
-    return values[start], gradients
+    chosen = torch.zeros_like(values.logits).flatten(1).scatter_(1, subject.flat[:, None], 1.0)
+    return values[start], differentiated(values, start, chosen.view_as(values.logits))

@@ -2,8 +2,8 @@
 
 A multiplier of a node says how much the output rises for each unit that the node lies above its baseline. Crossing a
 node multiplies by its Jacobian averaged on the way from the baseline to the input. For an activation that average is
-`Δout / Δin`, DeepLift's Rescale rule; for an affine node it is `W`; for a product the mean of both ends. The sum of
-multiplier times difference is `f(x) − f(baseline)` at every cut of the graph.
+`Δout / Δin`, DeepLift's Rescale rule; for an affine node it is `W`; for a product the mean of both ends, and a norm is
+undone by a product. The sum of multiplier times difference is `f(x) − f(baseline)` at every cut of the graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from backplay.values.gates import derivative
 _DIVISIONS = frozenset({"div", "true_divide"})
 # of degree two at most: the Jacobian half way is its average
 _QUADRATIC = frozenset("add sub rsub mul matmul mm bmm einsum mean sum var square".split())
-_POINTS = 16  # of the quadrature for the rest, such as vector norms
+_VECTOR_NORMS = frozenset({"norm", "linalg_vector_norm"})
+_POINTS = 16  # of the quadrature for the rest, such as other vector norms
 
 Reading = Callable[[Scope], Tensor]
 
@@ -85,8 +86,10 @@ class _Pair:
                 yield from self._duel(node, mass)
             case Max():
                 yield node.inputs[0], self._winner(node, mass)
-            case Norm(spread=spread) if spread is not None:
+            case Norm(spread=spread) if spread is not None and node.inputs == (node.operand,):
                 yield node.operand, self._norm(node, mass)
+            case Norm(spread=spread) if spread is not None:
+                yield from self._spelled_norm(node, mass)
             case _ if node.operator in _DIVISIONS and len(node.inputs) == 2:
                 yield from self._quotient(node, mass)
             case Oracle() if node.operator in UNARY and len(node.inputs) == 1:
@@ -97,6 +100,8 @@ class _Pair:
                 yield operand, _softmax(mass, log, log0, axis)
             case Attention(logits=logits) if logits is not None:
                 yield from self._attention(node, mass, logits)
+            case Oracle() if _is_root(node):
+                yield from self._root(node, mass)
             case Oracle() if node.operator not in _QUADRATIC:
                 yield from self._averaged(node, mass, _POINTS)
             case _:
@@ -142,23 +147,39 @@ class _Pair:
             yield operand, mass * wins * _share(rise, self.difference(operand))
 
     def _norm(self, node: Norm, mass: Tensor) -> Tensor:
-        """`y = g c r`, `c` centred (but for RMS), `r = s^{-1/2}`, `s` the mean square of `c`: two products, exactly."""
+        """`y = g c / d`, `c` centred (but for RMS), `d` its root mean square, `Δd = mean((c + c₀) Δc) / (d + d₀)`.
+
+        What is crossed is the product `c = (c / d) d`, exactly: `1 / d` is huge at a baseline near 0.
+        """
         assert node.average is not None
         assert node.spread is not None
         average = node.average
-        centre = (lambda v: v) if "rms" in node.operator else (lambda v: v - average(v))
-        s, s0 = node.spread(self.at), node.spread(self.base)
-        both = centre(self.at[node.operand] + self.base[node.operand])  # c + c₀
-        gained = mass * node.scale(self.at) * s.sqrt()
-        direct = gained * (s.rsqrt() + s0.rsqrt()) / 2
-        inverse = -1 / ((s * s0).sqrt() * (s.sqrt() + s0.sqrt()))  # Δr / Δs
-        return centre(direct + both * inverse * average(gained * both / 2))
+        centre = (lambda v: v - average(v)) if node.centres else (lambda v: v)
+        d, d0 = node.spread(self.at).sqrt(), node.spread(self.base).sqrt()
+        c, c0 = centre(self.at[node.operand]), centre(self.base[node.operand])
+        slope = mass * node.scale(self.at) * d * 2 / (d + d0)
+        return centre(slope - (c + c0) * average(slope * (c / d + c0 / d0) / 2) / (d + d0))
+
+    def _spelled_norm(self, node: Norm, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
+        """`y = x / d` or `y = x r`, `d = 1 / r` a deviation that is an operand and crossed in its turn: `x = y d`."""
+        (statistic,) = (n for n in node.inputs if n is not node.operand)
+        d, d0 = 1 / node.scale(self.at), 1 / node.scale(self.base)
+        slope = mass * 2 / (d + d0)
+        yield node.operand, slope
+        on_deviation = -slope * (self.at[node] + self.base[node]) / 2
+        yield statistic, on_deviation if node.operator in _DIVISIONS else -on_deviation * d * d0
 
     def _quotient(self, node: Node, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
         above, below = node.inputs
         inverse, inverse0 = 1 / self.at[below], 1 / self.base[below]
         yield above, mass * (inverse + inverse0) / 2
         yield below, -mass * (self.at[above] + self.base[above]) / 2 * inverse * inverse0
+
+    def _root(self, node: Node, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
+        """`Δy = Δ(y²) / (y + y₀)`, and `y²` is of degree two."""
+        total = self.at[node] + self.base[node]
+        shared = torch.where(total == 0, 0, mass / torch.where(total == 0, 1, total))
+        yield from self._averaged(node, shared, 1, lambda scope: node.run(scope).square())
 
     def _attention(self, node: Attention, mass: Tensor, logits: Reading) -> Iterator[tuple[Node, Tensor]]:
         """Fused attention as the product, the softmax and the product that it stands for."""
@@ -184,6 +205,11 @@ class _Pair:
                 parts = torch.autograd.grad(out, list(here.values()), share * mass, **options)
             total = [t + p for t, p in zip(total, parts, strict=True)]
         yield from zip(live, total, strict=True)
+
+
+def _is_root(node: Node) -> bool:
+    """Whether a statistic is the root of a sum of squares: a deviation or an L2 norm."""
+    return node.operator == "std" or (node.operator in _VECTOR_NORMS and node.args[1] == 2)
 
 
 def gauss_legendre(points: int) -> list[tuple[float, float]]:

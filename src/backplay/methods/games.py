@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from backplay.games import Reynolds, RoutingGame, StoppingGame
+from backplay.games import RoutingGame, StoppingGame
 from backplay.games.modes import RoutingModes, StoppingModes
 from backplay.games.reynolds import AVERAGE
+from backplay.methods.average import averaged
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
 
@@ -62,4 +63,4 @@ def equivariant_routing(subject: Subject, **params: Any) -> Tensor:
     """The Routing Game averaged over rotations, shifts and flips (S36)."""
     average = {name: params.pop(name) for name in AVERAGE}
     game = RoutingGame(subject.network, **params)
-    return Reynolds(game, **average).attribute(subject.x, subject.target)
+    return averaged(subject, game, **average)

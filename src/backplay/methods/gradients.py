@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.games import Reynolds, StoppingGame
+from backplay.games import StoppingGame
 from backplay.games.keywords import Choice, Number
 from backplay.games.reynolds import AVERAGE
+from backplay.methods.average import averaged
 from backplay.methods.deeplift import POSITIVE, RESCALE, Rule, gauss_legendre, multipliers
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
@@ -151,5 +152,4 @@ def dave(subject: Subject, **average: Any) -> Tensor:
     which attention weights, norm statistics and the factors `Φ(z)` of GELU are held fixed. That is what the Stopping
     Game's difference is.
     """
-    game = StoppingGame(subject.network)
-    return Reynolds(game, **average).attribute(subject.x, subject.target) * subject.x
+    return averaged(subject, StoppingGame(subject.network), **average) * subject.x

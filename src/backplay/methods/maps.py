@@ -20,11 +20,11 @@ def find_map(network: Network, layer: str | None) -> Node:
     """The feature map at the output of a named module or node, or the last one."""
     node = last_map(network) if layer is None else network.find(layer)
     assert node is not None  # what the method needs was checked before
-    if len(node.shape) != 4 or node.shape[0] != -1 or node not in network.carrying:
-        names = [n.name for n in feature_maps(network)]
+    maps = feature_maps(network)
+    if node not in maps:
         raise InputError(
-            f"layer={layer!r} has outputs {node.shape} and not feature maps (batch, channels, height, width); name one "
-            f"of {names}."
+            f"layer={layer!r} has outputs {node.shape}, which are no feature maps (batch, channels, height, width); "
+            f"name one of {[n.name for n in maps]}."
         )
     return node
 

@@ -20,7 +20,7 @@ from backplay.methods.subject import Subject
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Sum
+from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Sum, Wire
 from backplay.trajectory.passes import Passed, pull
 from backplay.values.forward import Values
 
@@ -31,7 +31,8 @@ PLAIN = Epsilon()  # shares by contribution and no stabiliser: where nothing has
 class Rules:
     """Which kernel each node gets.
 
-    Gates pass relevance on; so do maxima (to the winner), wires, and a product (to the factor that carries, S17).
+    Gates pass relevance on; so do maxima (to the winner), wires, and a product (to the factor that carries, S17, unless
+    its rule is uniform).
     """
 
     convolution: Rule
@@ -40,6 +41,7 @@ class Rules:
     mix: Rule = PLAIN  # pooling, means, attention times values: no parameters, no stabiliser
     softmax: Softmax | None = None  # how relevance enters queries and keys; None holds attention weights fixed
     passing: bool = False  # norms, constant scales and offsets pass all relevance on instead of being linear maps
+    uniform: bool = False  # products give one half to each live factor, gates among them (Achtibat 2024, prop. 3.2)
     sums: str = "signed"  # "signed": by the operands; "absolute": by their magnitudes; "balanced": as Chefer has it
 
     def kernel(self, node: Node, values: Values) -> Kernel:
@@ -60,6 +62,8 @@ class Rules:
                 return _norm(node, values)
             case Gate() | Diagonal() | Norm():
                 return PassThrough()
+            case Product() if self.uniform and not node.divides:
+                return Uniform(node)
             case Product():
                 return PassThrough() if len(node.carrying) == 1 else Split((0.5, 0.5))
             case Oracle():
@@ -83,6 +87,24 @@ class Absorbing(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return ()
+
+
+class Uniform(Kernel):
+    """A product: one half to each factor; all to one of them if the other is told alone, as a mask is."""
+
+    def __init__(self, node: Product) -> None:
+        self.carriers = tuple(f for f in node.factors if not _is_told(f)) or node.carrying
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        assert self.carriers is not None
+        return [mass / len(self.carriers)] * len(self.carriers)
+
+
+def _is_told(node: Node) -> bool:
+    """Whether, seen through wires and constant scales, a value comes from an operator without a rule."""
+    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
+        node = node.carriers[0]
+    return isinstance(node, Oracle)
 
 
 class Terms(Kernel):
@@ -118,15 +140,14 @@ class Balanced(Kernel):
 class Linear(Kernel):
     """`y = s (x − mean x) + o` with a detached scale `s`: `R_x = x ∂y/∂x R_y / y`, and the offset keeps its part.
 
-    Norms centre by a linear map, as Ali (2022, eq. 10) and Achtibat (2024, prop. 3.4) read them; RMS norms and
-    constant scales do not centre.
+    Norms centre by a linear map, as Ali (2022, eq. 10) and Achtibat (2024, prop. 3.4) read them; RMS and L2 norms,
+    spelled-out scales and constant ones do not centre.
     """
 
     def __init__(self, node: Diagonal | Norm, values: Values) -> None:
         self.x, self.y = values[node.operand], values[node]
         self.scale = 1.0 if node.scale is None else node.scale(values)
-        centred = isinstance(node, Norm) and "rms" not in node.operator
-        self.average = node.average if isinstance(node, Norm) and centred else None
+        self.average = node.average if isinstance(node, Norm) and node.centres else None
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         slope = self.scale * over(mass, self.y)

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backplay.errors import BackplayError, KeywordError, UnsupportedError, suggestion
+from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
 from backplay.games.inputs import Inputs, Target
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
-from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
+from backplay.methods.rules import has_first_layer
+from backplay.methods.subject import Subject, captured, check_model, has_attention, has_convolutions, known
 from backplay.methods.tokens import find_tokens
 from backplay.network import Network
 
@@ -24,6 +25,10 @@ NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "global attention": (
         lambda net: find_tokens(net) is not None,
         "it lays attention weights out on the image, which takes patches that all attend to each other in every block",
+    ),
+    "first layer": (
+        has_first_layer,
+        "its rule is for a convolution or linear layer that sees the input itself, and here none does",
     ),
     "convolution": (has_convolutions, "it reads convolutional feature maps, and this network has none"),
     "map": (lambda net: last_map(net) is not None, "it needs a feature map of more than one place before the pooling"),
@@ -37,7 +42,7 @@ class MethodInfo:
     name: str
     title: str  # as the paper's tables write it
     family: str  # one of FAMILIES
-    architectures: tuple[str, ...]  # "cnn" and "transformer"
+    architectures: tuple[str, ...]  # kinds of network that it is for; `fits` tells of one, and `needs` why not
     reference: str
     function: Callable[..., Tensor] = field(repr=False)
     needs: tuple[str, ...] = ()
@@ -45,12 +50,17 @@ class MethodInfo:
     grid: tuple[Mapping[str, Any], ...] = ({},)  # the paper's validation grid (tab:main-search-grid)
 
     def fits(self, model: nn.Module | Network) -> bool:
-        """Whether the method applies to a model; one that was not explained yet is captured on a guessed input."""
+        """Whether the method applies to a model; one that was not explained yet is captured on a guessed input.
+
+        No method applies to a model that cannot be captured. Where no input can be guessed there is no telling: an
+        `InputError` asks for a captured network.
+        """
+        check_model(model)
         try:
             network = model if isinstance(model, Network) else known(model) or captured(model, {0: guess(model)})
-            return self.refusal(network) is None
-        except BackplayError:
+        except CaptureError:
             return False
+        return self.refusal(network) is None
 
     def refusal(self, network: Network) -> str | None:
         """Why the method does not apply, None if it does."""
@@ -90,7 +100,7 @@ def method(
     return register
 
 
-FAMILIES = ("gradient", "relevance", "cam", "attention", "perturbation")
+FAMILIES = ("gradient", "relevance", "cam and attention", "perturbation")
 
 
 def methods() -> dict[str, MethodInfo]:

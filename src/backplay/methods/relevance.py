@@ -39,7 +39,7 @@ def _epsilon(default: float) -> Number:
     family="relevance",
     reference=BACH,
     params={"epsilon": _epsilon(1e-6), "bias": _BIAS},
-    grid=tuple({"epsilon": e} for e in (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)),
+    grid=tuple({"epsilon": e, "bias": "absorb"} for e in (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)),
 )
 def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Tensor:
     """`R_i = Σ_j a_i W_ij R_j / (z_j + ε sign z_j)`; sums by `a / (a + b)`; attention weights held fixed.
@@ -47,7 +47,8 @@ def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Tensor:
     `z` holds the bias. Under `bias="share"` its part goes to the inputs in proportion to `|a_i W_ij|`: on networks of
     affine layers (batch norm folded), gates, sums and pooling the map then adds up to the logit but for what `ε` takes,
     and what an output keeps that is all bias, none of its inputs being active. Under "absorb" every bias keeps its
-    part, as in zennit. Offsets elsewhere (position embeddings, norms) and constant tokens always keep theirs.
+    part: that is the published rule and zennit's, and what the grid asks for. Offsets elsewhere (position embeddings,
+    norms) and constant tokens always keep theirs.
     """
     rule = Epsilon(epsilon, bias)
     return relevance(subject, Rules(rule, rule))
@@ -59,7 +60,9 @@ def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Tensor:
     family="relevance",
     reference=MONTAVON,
     params={"epsilon": _epsilon(0.25), "gamma": Number(0.25, low=0.0), "bias": _BIAS},
-    grid=tuple({"epsilon": e, "gamma": g} for e in (0.1, 0.25, 0.5) for g in (0.1, 0.25, 0.5, 1.0, 2.0)),
+    grid=tuple(
+        {"epsilon": e, "gamma": g, "bias": "absorb"} for e in (0.1, 0.25, 0.5) for g in (0.1, 0.25, 0.5, 1.0, 2.0)
+    ),
 )
 def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Tensor:
     """Contributions of the output's own sign count `1 + γ` times in every layer; all else as in LRP-ε."""
@@ -72,6 +75,7 @@ def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Tens
     title="LRP-Box",
     family="relevance",
     reference=DEEP_TAYLOR,
+    needs=("first layer",),
     params={
         "epsilon": _epsilon(0.25),
         "gamma": Number(0.25, low=0.0),
@@ -79,12 +83,17 @@ def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Tens
         "high": Number(None, note="highest value a pixel can have; None: the highest of the image"),
         "bias": _BIAS,
     },
-    grid=tuple({"epsilon": 0.25, "gamma": g, "low": -3.0, "high": 3.0} for g in (0.1, 0.25, 0.5)),
+    grid=tuple({"epsilon": 0.25, "gamma": g, "low": -3.0, "high": 3.0, "bias": "absorb"} for g in (0.1, 0.25, 0.5)),
 )
 def lrp_box(subject: Subject, epsilon: float, gamma: float, low: float | None, high: float | None, bias: str) -> Tensor:
     """The zᴮ rule in the layers that see the image, LRP-γ above."""
     if low is not None and high is not None and low >= high:
         raise KeywordError(f"low={low!r} is out of range: it must be below high={high!r}.")
+    lowest, highest = float(subject.x.flatten(1).amin(1).max()), float(subject.x.flatten(1).amax(1).min())
+    if high is None and low is not None and low > highest:
+        raise KeywordError(f"low={low!r} is out of range: the highest value of the image is {highest:g}.")
+    if low is None and high is not None and high < lowest:
+        raise KeywordError(f"high={high!r} is out of range: the lowest value of the image is {lowest:g}.")
     rule = Gamma(gamma, epsilon, bias)
     return relevance(subject, Rules(rule, rule, first=Box(low, high)))
 
@@ -94,8 +103,12 @@ def lrp_abs(subject: Subject) -> Tensor:
     """`R_i = Σ_j |a_i W_ij| R_j / Σ_k |a_k W_kj|`: positive and negative contributions share one denominator.
 
     Sums are split by `|operand|`; norms and offsets pass relevance on; attention weights are held fixed. The map has
-    one sign and adds up to the logit but for what reaches constant tokens. The authors' code differs: it normalises
-    every layer and takes off the map of all other classes.
+    one sign and adds up to the logit but for what reaches constant tokens.
+
+    The authors' repository computes something else. There an input gets `a_i ∂(z_j + (|W||a|)_j)/∂a_i · R_j / |z_j|`:
+    its positive contributions alone, twice, for each unit of the output, and nothing for negative ones, where here
+    every input has its share of `|contribution|`. It also follows queries and keys, scales the relevance of every
+    layer to the sum 1, and takes off the map of all other classes.
     """
     rule = Absolute()
     return relevance(subject, Rules(rule, rule, mix=rule, passing=True, sums="absolute"))
@@ -161,9 +174,11 @@ def _attention_grid() -> tuple[dict[str, Any], ...]:
 def attn_lrp(subject: Subject, epsilon: float, gamma_conv: float, gamma_lin: float, epsilon_attn: float) -> Tensor:
     """Relevance through the softmax into queries and keys (props. 3.1-3.4); γ rules elsewhere, or ε rules at γ = 0.
 
-    Products give each factor one half, the softmax `x_i (R_i − s_i Σ_j R_j)`; norms centre and hold their scale; biases
-    keep their part. Weights of grouped heads are held fixed.
+    Products give each factor one half, so that the gate's branch of a gated unit (SwiGLU) gets as much as the other; a
+    factor that is a mask, or comes from an operator without a rule, gets nothing and the other one all. The softmax
+    gives `x_i (R_i − s_i Σ_j R_j)`; norms centre and hold their scale; biases keep their part. Weights of grouped heads
+    are held fixed.
     """
     convolution = Gamma(gamma_conv, epsilon) if gamma_conv else Epsilon(epsilon)
     dense = Gamma(gamma_lin, epsilon) if gamma_lin else Epsilon(epsilon)
-    return relevance(subject, Rules(convolution, dense, softmax=Softmax("taylor", epsilon_attn)))
+    return relevance(subject, Rules(convolution, dense, softmax=Softmax("taylor", epsilon_attn), uniform=True))

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from backplay.games.routing import _net, contribute
 from backplay.kernels.kernel import Kernel, Measure
-from backplay.network.nodes import Affine, Diagonal, Input, Node, Wire, rerun
+from backplay.network import Network
+from backplay.network.nodes import Affine, Diagonal, Input, Mix, Node, Wire, rerun
 from backplay.values.forward import Values
 
 BIASES = ("share", "absorb")
@@ -160,6 +161,12 @@ def sees_input(node: Node) -> bool:
     while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
         node = node.carriers[0]
     return isinstance(node, Input)
+
+
+def has_first_layer(network: Network) -> bool:
+    """Whether a convolution or linear layer sees the input itself."""
+    layers = [n for n in network.nodes if isinstance(n, Affine) and not isinstance(n, Mix) and n in network.carrying]
+    return any(sees_input(layer.operand) for layer in layers)
 
 
 def stabilised(total: Tensor, epsilon: float) -> Tensor:

@@ -7,12 +7,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from backplay.errors import InputTypeError
 from backplay.games.inputs import Inputs, Target, read_inputs, read_target
+from backplay.methods.replay import run
 from backplay.network import Network, capture
 from backplay.network.attention import Attention
 from backplay.network.capture import input_key
@@ -21,22 +23,38 @@ from backplay.network.nodes import Affine
 
 _KEPT = 2  # captures of the models that were explained last
 _captures: OrderedDict[tuple[Any, ...], Network] = OrderedDict()
+_estranged: WeakSet[Network] = WeakSet()  # captures that differ from their models from the start
 _lock = threading.RLock()
 
 
-def captured(model: nn.Module | Network, example: dict[Any, Any]) -> Network:
-    """The game graph of a model, kept for the models explained last: explaining in a loop captures once."""
+def captured(model: nn.Module | Network, example: dict[Any, Any], not_this: Network | None = None) -> Network:
+    """The game graph of a model, kept for the models explained last: explaining in a loop captures once.
+
+    `not_this` is a capture that the model has moved on from.
+    """
     if isinstance(model, Network):
         return model
     shape = tuple((k, tuple(v.shape[1:]), v.dtype) if isinstance(v, Tensor) else (k, v) for k, v in example.items())
     key = (id(model), repr(model), shape)  # the entry holds the model, so that its id stays its own
     with _lock:
-        if key not in _captures:
+        if key not in _captures or _captures[key] is not_this:
             _captures[key] = capture(model, example)
             while len(_captures) > _KEPT:
                 _captures.popitem(last=False)
         _captures.move_to_end(key)
         return _captures[key]
+
+
+def _agrees(network: Network, inputs: dict[Any, Any], logits: Tensor) -> bool:
+    """Whether the captured program still computes what the model does.
+
+    Tensors are read anew for every map; a number, a hook or another `forward` changes the model behind its capture.
+    """
+    replayed = run(network, inputs)
+    if replayed.shape != logits.shape:
+        return False
+    size, error = (t.flatten(1).abs().amax(1) for t in (logits, replayed - logits))
+    return bool((error <= torch.finfo(logits.dtype).eps ** 0.5 * size).all())
 
 
 def known(model: nn.Module) -> Network | None:
@@ -46,12 +64,17 @@ def known(model: nn.Module) -> Network | None:
         return next((network for key, network in reversed(_captures.items()) if key[:2] == wanted), None)
 
 
+def check_model(model: object) -> None:
+    """Methods are about modules and networks."""
+    if not isinstance(model, (nn.Module, Network)):
+        raise InputTypeError(f"a method takes a torch.nn.Module or a Network, got {type(model).__name__}.")
+
+
 class Subject:
     """What is to be explained; methods read from here and leave the model as it is."""
 
     def __init__(self, model: nn.Module | Network, x: Inputs, target: Target) -> None:
-        if not isinstance(model, (nn.Module, Network)):
-            raise InputTypeError(f"a method takes a torch.nn.Module or a Network, got {type(model).__name__}.")
+        check_model(model)
         given = read_inputs(x)
         input_key(given)
         self.network = captured(model, given)
@@ -60,14 +83,37 @@ class Subject:
         self.x: Tensor = self.inputs[self.network.key]
         with torch.inference_mode(False), torch.no_grad():
             logits = self.network.model_logits(self.inputs)
+            if self.network is not model:
+                self._keep_up(given, logits)
             # (B,) index into each sample's flattened output; a copy, for it may have been made in inference mode
             self.flat = read_target(target, logits).clone()
             self.target = torch.stack(torch.unravel_index(self.flat, logits.shape[1:]), 1)  # (B, n), as games take it
 
+    def _keep_up(self, given: dict[Any, Any], logits: Tensor) -> None:
+        """Capture anew if the model has changed since; one that no capture agrees with is left at the second."""
+        if self.network in _estranged or _agrees(self.network, self.inputs, logits):
+            return
+        self.network = captured(self.model, given, not_this=self.network)
+        if not _agrees(self.network, self.inputs, logits):
+            _estranged.add(self.network)
+
     @property
     def given(self) -> Inputs:
         """The input as games take it."""
-        return self.x if set(self.inputs) == {0} else self.inputs
+        return self.beside(self.x)
+
+    def beside(self, x: Tensor) -> Inputs:
+        """N other inputs as games take them, among what stands beside each sample; N is any multiple of the batch."""
+        inputs = self._replaced(x)
+        return x if set(inputs) == {0} else inputs
+
+    def _replaced(self, x: Tensor) -> dict[Any, Any]:
+        repeats = len(x) // len(self.x)
+        others = {k: v for k, v in self.inputs.items() if k != self.network.key}
+        repeated = {
+            k: v.repeat_interleave(repeats, 0) if isinstance(v, Tensor) and v.ndim else v for k, v in others.items()
+        }
+        return {k: x if k == self.network.key else repeated[k] for k in self.inputs}
 
     def samples(self) -> Iterator[Subject]:
         """Each sample as a subject of its own."""
@@ -81,13 +127,7 @@ class Subject:
 
     def scores(self, x: Tensor, target: Tensor) -> Tensor:
         """(N,) the target's logit of each of N inputs; differentiable in `x`. N may be any multiple of the batch."""
-        repeats = len(x) // len(self.x)
-        others = {
-            k: v.repeat_interleave(repeats, 0) if isinstance(v, Tensor) and v.ndim else v
-            for k, v in self.inputs.items()
-            if k != self.network.key
-        }
-        logits = self.network.model_logits({k: x if k == self.network.key else others[k] for k in self.inputs})
+        logits = self.network.model_logits(self._replaced(x))
         return logits.flatten(1).gather(1, target[:, None])[:, 0]
 
     def gradient(self, x: Tensor | None = None) -> Tensor:

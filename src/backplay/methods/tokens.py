@@ -28,9 +28,16 @@ class Tokens:
         rows = weight.permute([d for d in range(weight.ndim) if d not in (queries, keys)] + [queries, keys])
         return rows if rows.ndim == 4 else rows.unflatten(0, (-1, block.layout.inner))
 
-    def image(self, scores: Tensor, size: tuple[int, int]) -> Tensor:
-        """Scores (B, queries, keys) as a map (B, 1, H, W): the class token's row, else the mean over all queries."""
-        row = scores[:, 0, self.prefix :] if self.prefix else scores.mean(1)
+    def queries(self, block: Attention, output: Tensor) -> Tensor:
+        """The output of a block, or a gradient there, as (B, queries, entries of all heads)."""
+        assert isinstance(block.map, Mixing)
+        rows = output.movedim(_query_axis(block, output.ndim), 1).flatten(2)
+        return rows.unflatten(0, (-1, block.layout.inner)).transpose(1, 2).flatten(2)
+
+    def image(self, scores: Tensor, deciding: Tensor, size: tuple[int, int]) -> Tensor:
+        """Scores (B, queries, keys) as a map (B, 1, H, W): the mean over the queries that decide, (B, queries)."""
+        shares = deciding.to(scores.dtype) / deciding.sum(1, keepdim=True)
+        row = torch.einsum("bq,bqk->bk", shares, scores)[:, self.prefix :]
         patches = row.reshape(-1, 1, self.height, self.width)
         return torch.nn.functional.interpolate(patches, size, mode="bilinear", align_corners=False)
 
@@ -73,10 +80,20 @@ def _counts(block: Attention) -> tuple[int, int]:
     if block.map.equation in ("left", "right"):
         axis = -2 if block.map.equation == "left" else -1
         return block.shape[axis], block.operand.shape[axis]
-    operands, out = block.map.equation.split("->")
+    operands, _ = block.map.equation.split("->")
     weights, values = operands.split(",")
-    queries, keys = (weights[k] for k in _axes(block, len(weights)))
-    return block.shape[out.index(queries)], block.operand.shape[values.index(keys)]
+    _, keys = (weights[k] for k in _axes(block, len(weights)))
+    return block.shape[_query_axis(block, len(block.shape))], block.operand.shape[values.index(keys)]
+
+
+def _query_axis(block: Attention, rank: int) -> int:
+    """Where the block's output holds queries."""
+    assert isinstance(block.map, Mixing)
+    if block.map.equation in ("left", "right"):
+        return rank - 2 if block.map.equation == "left" else rank - 1
+    operands, out = block.map.equation.split("->")
+    weights, _ = operands.split(",")
+    return out.index(weights[_axes(block, len(weights))[0]])
 
 
 def _grid(network: Network, count: int) -> tuple[int, int, int] | None:

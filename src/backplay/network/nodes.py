@@ -216,6 +216,7 @@ class Norm(Node):
     scale: Callable[[Scope], Tensor] = None  # type: ignore[assignment]
     spread: Callable[[Scope], Tensor] | None = None  # variance of the normalised sample plus eps, where there is one
     average: Callable[[Tensor], Tensor] | None = None  # mean over what is normalised together
+    centres: bool = False  # takes the mean off; a spelled-out norm does that in a node of its own, if at all
 
     @property
     def carriers(self) -> tuple[Node, ...]:

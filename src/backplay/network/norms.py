@@ -100,15 +100,15 @@ def norm(builder: Builder, call: Call) -> Any:
     if "layer" in call.operator or "rms" in call.operator:
         axes = tuple(range(-len(call["normalized_shape"]), 0))
         node.average = lambda v: v.mean(axes, keepdim=True)
-        centred = "rms" not in call.operator
+        node.centres = "rms" not in call.operator
         gain = constant(weight) if weight is not None else None
     else:
         if call.operator == "instance_norm" and not call["use_input_stats"]:
             return None
         groups = call.get("num_groups", call.get("group", shape[1]))
-        node.average, centred = (lambda v: _group_mean(v, groups)), True
+        node.average, node.centres = (lambda v: _group_mean(v, groups)), True
         gain = (lambda scope: channels(scope[weight], len(shape))) if weight is not None else None
-    average = node.average
+    average, centred = node.average, node.centres
 
     def spread(scope: Scope) -> Tensor:
         a = scope[x]

@@ -1,0 +1,99 @@
+"""What is explained is the model as it is now: captures are kept, and given up when the model has moved on."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from backplay.methods import subject
+from closeness import assert_near
+
+F64 = torch.float64
+CAPTURING = ("sg", "rg", "deeplift", "lrp_epsilon")
+
+
+class Scaled(nn.Module):
+    """Numbers and hooks that no state dict and no `repr` shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.scale, self.clip = nn.Linear(4, 6), nn.Linear(6, 2), 1.0, 50.0
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)).clamp(max=self.clip) * self.scale)
+
+
+def rescaled(model):
+    model.scale = -3.0
+
+
+def hooked(model):
+    model.first.register_forward_hook(lambda module, args, output: 2 * output)
+
+
+def patched(model):
+    model.forward = lambda x: model.last(torch.relu(model.first(x) - 0.3))
+
+
+def clipped(model):
+    """A change that the second sample alone feels."""
+    model.clip = 1.0
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The models that are captured, in order."""
+    found = []
+
+    def counting(model, example):
+        found.append(model)
+        return bp.capture(model, example)
+
+    monkeypatch.setattr(subject, "capture", counting)
+    return found
+
+
+@pytest.mark.parametrize("change", [rescaled, hooked, patched, clipped])
+def test_changes_in_python(change, counted):
+    """Attributes, hooks and another `forward`: every method follows, at the price of one capture."""
+    model, x = Scaled().to(F64).eval(), torch.tensor([[0.1, 0.2, -0.3, 0.1], [20.0, -30, 10, 25]], dtype=F64)
+    before = {name: bp.explain(model, x, 0, method=name) for name in CAPTURING}
+    assert len(counted) == 1
+    change(model)
+    for name in CAPTURING:
+        found = bp.explain(model, x, 0, method=name)
+        assert_near(found, bp.explain(bp.capture(model, x), x, 0, method=name), what=name)
+        assert (found - before[name]).abs().max() > 1e-3
+    assert_near(bp.explain(model, x, 0, method="sg"), bp.explain(model, x, 0, method="gradient"))
+    assert len(counted) == 2
+
+
+def test_kept_while_nothing_changes(counted):
+    """Weights that train are read anew; the graph is followed once."""
+    model, x = Scaled().eval(), torch.randn(3, 4)
+    for _ in range(3):
+        bp.explain(model, x, 0, method="lrp_epsilon")
+        with torch.no_grad():
+            model.first.weight.mul_(1.1)
+    assert len(counted) == 1
+
+
+class Restless(nn.Module):
+    """No two runs agree."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.random = nn.Linear(4, 2), random.Random(0)
+
+    def forward(self, x):
+        return self.layer(x) * self.random.random()
+
+
+def test_captured_once_more_at_most(counted):
+    """A capture that differs from its model from the start is not made again for every map."""
+    model, x = Restless().eval(), torch.randn(2, 4)
+    for _ in range(4):
+        bp.explain(model, x, 0, method="lrp_epsilon")
+    assert len(counted) <= 2
