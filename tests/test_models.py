@@ -147,8 +147,10 @@ def test_names_that_are_not_there():
     refused(ValueError, "torchvision:resnet18", "timm:resnet18", name="resnet18")
     refused(ValueError, "torchvision:resnet18", name="torchvison:resnet18")
     refused(ValueError, "vgg-spurious", name="zoo:vgg-spuriuos")
-    for name in ("", ":", "timm:", "torchvision:", "nothing at all"):
+    for name in ("", ":", "nothing at all"):
         refused(ValueError, "hf:PATH", "path.py:factory", name=name)
+    for name in ("timm:", "torchvision:"):
+        refused(ValueError, "lacks the name behind the colon", f"{name}NAME", name=name)
 
 
 def test_misfits_are_listed_in_one_line(tmp_path, squeezenet):
