@@ -26,7 +26,7 @@ demo: $(VENV)/.view
 
 # Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0 --durations 15
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -1,5 +1,6 @@
 """Corners where a map could be wrong without a word: each of these once was, or would be."""
 
+import importlib
 import threading
 
 import pytest
@@ -246,3 +247,11 @@ def test_sum_of_signed_values():
     twin = Function(lambda m, x: m.head(x.mean(1) * 40), head=model.head)
     found, expected = (bp.RoutingGame(m, epsilon=1e-12).attribute(x, 0) for m in (model, twin))
     torch.testing.assert_close(found, expected)
+
+
+def test_in_place_dropout_on_a_view(monkeypatch):
+    """S3d: in eval mode it changes nothing, so that the slow way around mutations of views is not taken."""
+    module = importlib.import_module("backplay.network.capture")
+    monkeypatch.setattr(module, "_functionalised", None)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5, inplace=True), nn.Linear(64, 2))
+    assert bp.StoppingGame(model).play(torch.randn(2, 3, 6, 6), 0).health().ok
