@@ -35,8 +35,9 @@ class Attributor(Protocol):
 class Reynolds:
     """The mean of a map over `n` random rotations, shifts and flips, each carried back by its inverse.
 
-    A map counts only where it is defined: what an inverse transform brings in from outside is left out. Whole-pixel
-    shifts and flips are exact; the target is fixed on the untransformed input; `seed` fixes every draw.
+    Beyond its sides an image goes on as its mirror image: zeros there would be edges of their own, and draw the maps to
+    the border. A map counts only where it is defined: what an inverse transform brings in from outside is left out.
+    Whole-pixel shifts and flips are exact; the target is fixed on the untransformed input; `seed` fixes every draw.
     `noise > 0` adds variance-preserving noise, `x_t = (1−t) x + √(1−(1−t)²) ε` with `t ~ U[0, noise]`.
 
     >>> Reynolds(RoutingGame(model), n=50).attribute(x)
@@ -136,29 +137,30 @@ class Draws:
         self.flipped = uniform[3] < wanted.flip
         self.time = uniform[4]
 
-    def apply(self, k: int, image: Tensor) -> Tensor:
-        """Flip, rotate, shift."""
+    def apply(self, k: int, image: Tensor, mirrored: bool = True) -> Tensor:
+        """Flip, rotate, shift; what comes in from outside is the image's mirror image, or 0."""
         moved = image.flip(-1) if bool(self.flipped[k]) else image
-        moved = _rotate(moved, float(self.angle[k]))
-        return _shift(moved, int(self.rows[k]), int(self.columns[k]))
+        moved = _rotate(moved, float(self.angle[k]), mirrored)
+        return _shift(moved, int(self.rows[k]), int(self.columns[k]), mirrored)
 
     def undo(self, k: int, image: Tensor) -> tuple[Tensor, Tensor]:
         """A map carried back, weighted by how far it is defined there, and that weight.
 
-        The transformed image shows the original up to its fill; a bilinear value counts by the share of it that is no
-        fill, so that a border is left out of the average as far as it is undefined, and no further.
+        The transformed image shows the original and what comes in from outside; a bilinear value counts by the share
+        of it that is the original, so that a border is left out of the average as far as it is undefined, and no
+        further.
         """
-        visible = self.apply(k, torch.ones_like(image[:, :1]))
+        visible = self.apply(k, torch.ones_like(image[:, :1]), mirrored=False)
         return self._inverse(k, image * visible), self._inverse(k, visible)
 
     def _inverse(self, k: int, moved: Tensor) -> Tensor:
-        moved = _shift(moved, -int(self.rows[k]), -int(self.columns[k]))
-        moved = _rotate(moved, -float(self.angle[k]))
+        moved = _shift(moved, -int(self.rows[k]), -int(self.columns[k]), mirrored=False)
+        moved = _rotate(moved, -float(self.angle[k]), mirrored=False)
         return moved.flip(-1) if bool(self.flipped[k]) else moved
 
 
-def _rotate(image: Tensor, angle: float) -> Tensor:
-    """Bilinear rotation about the centre with zero fill."""
+def _rotate(image: Tensor, angle: float, mirrored: bool) -> Tensor:
+    """Bilinear rotation about the centre."""
     if angle == 0:
         return image
     height, width = image.shape[-2:]
@@ -166,14 +168,18 @@ def _rotate(image: Tensor, angle: float) -> Tensor:
     matrix = torch.tensor([[cos, -sin * height / width, 0], [sin * width / height, cos, 0]], dtype=torch.float64)
     theta = matrix.to(image)[None].expand(len(image), -1, -1)
     grid = functional.affine_grid(theta, list(image.shape), align_corners=False)
-    return functional.grid_sample(image, grid, padding_mode="zeros", align_corners=False)
+    fill = "reflection" if mirrored else "zeros"
+    return functional.grid_sample(image, grid, padding_mode=fill, align_corners=False)
 
 
-def _shift(image: Tensor, rows: int, columns: int) -> Tensor:
-    """Whole-pixel shift with zero fill."""
-    height, width = image.shape[-2:]
-    out = torch.zeros_like(image)
-    rows, columns = max(-height, min(height, rows)), max(-width, min(width, columns))
-    here = image[..., max(0, -rows) : height - max(0, rows), max(0, -columns) : width - max(0, columns)]
-    out[..., max(0, rows) : height + min(0, rows), max(0, columns) : width + min(0, columns)] = here
-    return out
+def _shift(image: Tensor, rows: int, columns: int, mirrored: bool) -> Tensor:
+    """Whole-pixel shift."""
+    for dim, by in ((-2, rows), (-1, columns)):
+        size = image.shape[dim]
+        source = torch.arange(size, device=image.device) - by
+        within = (source >= 0) & (source < size)
+        source = source % (2 * size)  # the plane is tiled with the image and its mirror images
+        image = image.index_select(dim, torch.where(source < size, source, 2 * size - 1 - source))
+        if not mirrored:
+            image = image * within.to(image.dtype).view(-1, *[1] * (-1 - dim))
+    return image
