@@ -392,3 +392,12 @@ def test_torch_s_own_log_is_as_it_was():
     before = [list(handler.filters) for handler in handlers]
     refused(lambda: bp.capture(net(), torch.randn(2, 5, dtype=F64)), "itself fails")
     assert handlers and [list(handler.filters) for handler in handlers] == before
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_other_precision_before_capture(dtypes):
+    """S38: an input of another precision than the model's is named so by every door, captured before or not."""
+    model, x = nn.Linear(4, 2).to(dtypes[0]), torch.randn(2, 4, dtype=dtypes[1])
+    for door in (bp.capture, bp.explain, bp.StoppingGame(model).play):
+        with pytest.raises(bp.BackplayError, match=rf"convert the input with x.to\({dtypes[0]}\)"):
+            door(x) if door not in (bp.capture, bp.explain) else door(model, x)

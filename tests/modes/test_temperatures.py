@@ -79,6 +79,13 @@ def test_maps_below_float32():
     assert l1_relative(difference[0] * float(play.value[0]), expected) < 1e-4
 
 
+def test_outside_option_beyond_float32():
+    """S13: at a tiny τ the outside option outweighs all else beyond any number; walks end there, none is lost."""
+    single, x = small_vgg()
+    health = bp.RoutingGame(single, tau=0.004).play(x, 1).health()
+    assert health.ok and health.mass_error < 1e-6, health
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [vgg16, vit_b_16])
 def test_whole_networks(build):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from backplay.games.play import Play
 
 TOLERANCE = 1e-4
+_MORE_DIGITS = "play in float64, or with a smaller epsilon"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,11 @@ class Health:
             f"health {state}: forward error {self.forward_error:.1e}, mass error {self.mass_error:.1e}, "
             f"bias leak {self.bias_leak:.1e}, {'finite' if self.finite else 'NaN or Inf'}; "
             + (f"{self.arrives:.2g} of the walk arrives" if self.arrives > 0 else "no walk arrives: the map is 0")
-            + (f"; {self.faded:.2g} of the map is too small for its dtype: play in float64" if self.faded else "")
+            + (
+                f"; {self.faded:.2g} of the map is too small for its dtype: play in float64, or with a smaller epsilon"
+                if self.faded
+                else ""
+            )
         )
 
 

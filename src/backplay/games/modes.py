@@ -18,7 +18,7 @@ def keyword(accepts: Keyword) -> Any:
 class Modes:
     """Keywords that both games have."""
 
-    risk: float = keyword(Number(0.0, note="λ, negative is averse"))
+    risk: float = keyword(Number(0.0, note="λ, negative is averse; idle while input_variance is 0"))
     input_variance: float = keyword(Number(0.0, 0, note="σ²"))
     entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent"))
     gate: Literal["exact", "noisy"] = keyword(Choice("exact", ("exact", "noisy")))
@@ -79,7 +79,7 @@ class RoutingModes(Modes):
     beta: float = keyword(Number(1.0, 0))
     epsilon: float = keyword(Number(0.5, 0))
     tau: float = keyword(Number(1.0, 0, strict=True))
-    attention_risk: float = keyword(Number(0.0, note="λ_sm, negative is averse"))
+    attention_risk: float = keyword(Number(0.0, note="λ_sm, negative is averse; idle while input_variance is 0"))
     attention_score: Literal["key", "relative", "logit"] = keyword(Choice("key", ("key", "relative", "logit")))
     residual: Literal["uniform", "proportional"] = keyword(Choice("uniform", ("uniform", "proportional")))
     bias: Literal["ignore", "absorb"] = keyword(Choice("ignore", ("ignore", "absorb")))

@@ -159,8 +159,8 @@ class RoutingGame(Game[RoutingModes]):
         return contributions, (plus, minus), rows if scale is None else rows * node.layout.spread(scale, plus)
 
     def _outside(self, unit: Tensor) -> Tensor:
-        """`ε^{1/τ}` in the units of the contributions."""
-        return (self.modes.epsilon / unit).pow(1 / self.modes.tau)
+        """`ε^{1/τ}` in the units of the contributions; where these are nothing beside it, a number large enough."""
+        return (self.modes.epsilon / unit).pow(1 / self.modes.tau).clamp(max=torch.finfo(unit.dtype).max / 4)
 
     def _attention(self, node: Attention, values: Values) -> Kernel:
         """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23)."""

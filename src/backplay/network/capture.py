@@ -37,8 +37,16 @@ def capture(model: nn.Module, example: Example) -> Network:
             f"capture takes a torch.nn.Module, got {type(model).__name__}; wrap a function in a module's forward."
         )
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
+    _check_precision(model, keywords[input_key(keywords)])
     with EXPORTING, _tidied():
         return _follow(model, keywords)
+
+
+def _check_precision(model: nn.Module, x: Tensor) -> None:
+    """A model computes in one precision, and its input must have it."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), x.dtype)
+    if dtype != x.dtype and dtype in (torch.float32, torch.float64):
+        raise InputTypeError(f"input of {x.dtype} for a model of {dtype}; convert the input with x.to({dtype}).")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from backplay.errors import UnsupportedError
+from backplay.errors import InputError, InputTypeError, UnsupportedError
 from backplay.network import Node
 
 if TYPE_CHECKING:
@@ -20,9 +20,14 @@ def plot_trajectories(drawn: Trajectories, sample: int, paths: int, axes: Any) -
         from matplotlib import pyplot
     except ImportError as error:
         raise UnsupportedError("plots need matplotlib: pip install 'backplay[view]'.") from error
+    if not 0 <= sample < len(drawn.play.value):
+        raise InputError(f"sample {sample} is out of range: the play holds samples 0 to {len(drawn.play.value) - 1}.")
     if axes is None:
         _, axes = pyplot.subplots(1, 2, figsize=(11, 4.5), width_ratios=(1, 1.4))
-    image, flow = axes
+    try:
+        image, flow = axes
+    except (TypeError, ValueError) as error:
+        raise InputTypeError("ax takes two axes, for paths and for flow: pyplot.subplots(1, 2)[1] for one.") from error
     _draw_paths(drawn, sample, paths, image)
     _draw_flow(drawn, sample, flow)
     return image.figure

@@ -77,7 +77,10 @@ class Trajectories:
             raise
 
     def plot(self, sample: int = 0, paths: int = 40, ax: Any = None) -> Any:
-        """Paths of one sample over its image, and the share of trajectories alive at every node; returns the figure."""
+        """Paths of one sample over its image, and the share of trajectories alive at every node; returns the figure.
+
+        `ax` are two axes to draw on, one for each.
+        """
         from backplay.trajectory.plots import plot_trajectories
 
         return plot_trajectories(self, sample, paths, ax)
