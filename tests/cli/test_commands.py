@@ -282,6 +282,14 @@ def test_parameters_are_checked_first(capsys, networks, image, tmp_path):
     fails(capsys, "explain", image, *options, "--method", "smoothgrad", "--n", "2.5", words=("n='2.5'",), code=1)
 
 
+def test_a_missing_library_is_told_first(capsys, networks, image, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    options = ("--model", f"{networks}:slow", "--method", "lime", "-o", tmp_path / "maps")
+    fails(capsys, "explain", image, *options, words=("scikit-image", "pip install 'backplay[methods]'"), code=1)
+    code, out, _ = run(capsys, "methods", "--model", f"{networks}:small")
+    assert code == 0 and "does not fit: it needs scikit-image" in out
+
+
 def test_a_folder_is_no_file_of_weights(capsys, tmp_path, monkeypatch):
     """Told before the training, not after it."""
     monkeypatch.setattr("backplay.zoo.training.train", None)

@@ -105,8 +105,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(method: str, params: dict[str, Any]) -> None:
-    """Refuse parameters out of their range, and those that a game cannot have together."""
-    bp.methods()[method].check(params)
+    """Refuse a method that lacks its library, parameters out of their range, and those that exclude each other."""
+    info = bp.methods()[method]
+    info.check_libraries()
+    info.check(params)
     if method in GAMES:
         GAMES[method].modes_type(**params)
 
