@@ -170,6 +170,11 @@ def test_families():
     assert {bp.methods()[name].family for name in ("gae", "tibav", "rg", "rg_eq")} == {"relevance"}
 
 
+def test_repr_is_readable():
+    """The grid of `rg` alone has thousands of points."""
+    assert len(repr(bp.methods())) < 50_000 and "grid=" not in repr(bp.methods()["rg"])
+
+
 def test_grids_are_accepted():
     """Every configuration of the paper's grid lies in the ranges of its method."""
     for info in bp.methods().values():

@@ -50,7 +50,8 @@ class MethodInfo:
     function: Callable[..., Tensor] = field(repr=False)
     needs: tuple[str, ...] = ()
     params: Mapping[str, Keyword] = field(default_factory=dict[str, Keyword])
-    grid: tuple[Mapping[str, Any], ...] = ({},)  # the paper's validation grid (tab:main-search-grid)
+    # the paper's validation grid (tab:main-search-grid); thousands of points, which a repr had better leave out
+    grid: tuple[Mapping[str, Any], ...] = field(default=({},), repr=False)
     libraries: tuple[str, ...] = ()  # optional ones, out of LIBRARIES
 
     def fits(self, model: nn.Module | Network) -> bool:
