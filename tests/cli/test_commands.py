@@ -319,6 +319,7 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--tua", "1", words=("--tua", "--tau"), code=2)
     refuses("--method", "rgg", words=("rgg", "rg"), code=2)
     refuses("--method", "rollout", words=("attention",))
+    refuses("--method", "rg", "--method", "gradient", words=("give one method",), code=2)
     refuses("--weights", tmp_path / "no.pth", words=("no.pth", "does not exist"))
     refuses(words=("(4, 6, 6)",), model=f"{networks}:dense")
     refuses("--method", "smoothgrad", "--seed", 10**23, words=("seed", "64 bits"))

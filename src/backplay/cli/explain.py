@@ -18,7 +18,7 @@ import backplay as bp
 from backplay import models, photographs
 from backplay.cli import heatmap
 from backplay.cli.output import Progress, folder, print_json, whole
-from backplay.cli.parser import Commands, Parser, add_command, add_model
+from backplay.cli.parser import Commands, Once, Parser, add_command, add_model
 from backplay.errors import InputError, UnsupportedError, suggestion
 from backplay.games.health import Health
 from backplay.games.keywords import Choice, Keyword, Place
@@ -31,7 +31,9 @@ def add(commands: Commands, given: list[str]) -> None:
     parser = add_command(commands, "explain", "explain photographs: a heat-map and its numbers for each", run)
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph")
     add_model(parser, "weights: a file, or 'random'; if left out, the trained ones, if they are on this machine")
-    parser.add_argument("--method", default="rg", metavar="NAME", help="see `backplay methods` (default: %(default)s)")
+    parser.add_argument(
+        "--method", default="rg", action=Once, metavar="NAME", help="see `backplay methods` (default: %(default)s)"
+    )
     parser.add_argument("--target", type=int, metavar="N", help="the class to explain (default: the largest logit)")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     if "explain" in given[:2]:  # `backplay explain`, or `backplay --json explain`

@@ -25,6 +25,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
+class Once(argparse.Action):
+    """An option that is given once: argparse would drop all but the last without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        given = f"{self.dest} was given"
+        if getattr(options, given, False):
+            parser.error(f"{option} is given twice; give one {self.dest}")
+        setattr(options, given, True)
+        setattr(options, self.dest, value)
+
+
 def add_json(parser: Parser, default: Any) -> None:
     """The option that all commands have, before and behind their name."""
     parser.add_argument("--json", action="store_true", default=default, help="print one JSON value instead of text")
