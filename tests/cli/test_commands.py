@@ -328,7 +328,8 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--weights", "random", words=("megapixels",), **line)
     (tmp_path / "taken").touch()
     refuses("-o", tmp_path / "taken", words=("cannot make the folder",))
-    assert not out.exists() or os.listdir(out) == [], "nothing was written"
+    refuses("-o", tmp_path / "taken" / "below", words=("cannot make the folder", "is a file"))
+    assert not out.exists(), "nothing was written, and no empty folder is left"
 
 
 def test_an_image_is_never_overwritten(capsys, networks, image, tmp_path):

@@ -17,7 +17,7 @@ from torch import Tensor
 import backplay as bp
 from backplay import models, photographs
 from backplay.cli import heatmap
-from backplay.cli.output import Progress, folder, print_json, whole
+from backplay.cli.output import Progress, check_folder, folder, print_json, whole
 from backplay.cli.parser import Commands, Once, Parser, add_command, add_model
 from backplay.errors import InputError, UnsupportedError, suggestion
 from backplay.games.health import Health
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     check(options.method, params)  # before anything that takes long
     for path in options.images:
         photographs.read(path)
-    out = folder(options.out)
+    out = check_folder(options.out)  # made only once there is a map to write
     names = _names(options.images, options.method, out)
     with Progress(f"loading {options.model}") as progress:
         loaded = models.load(options.model, options.weights)
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
                 network = bp.capture(loaded.model, x)
             heat, report = explain(network, x, options.target, options.method, params)
             found.append({"image": str(path), **report, "class": loaded.class_name(report["target"])})
-            found[-1] |= _write(heat[0], out / name)
+            found[-1] |= _write(heat[0], folder(out) / name)
     if options.json:
         print_json({"model": loaded.source, "method": options.method, "params": params, "maps": found})
     else:
