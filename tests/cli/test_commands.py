@@ -192,6 +192,8 @@ def test_explain(capsys, networks, image, tmp_path):
     name, out = f"{networks}:small", tmp_path / "maps"
     code, printed, err = run(capsys, "explain", image, "--model", name, "--tau", "0.5", "--target", 3, "-o", out)
     assert code == 0 and err == "" and "dog (3)" in printed and "health ok" in printed
+    assert f"{name} (as the factory made it), explained by rg\n" in printed
+    assert f"{out / 'photo-rg.png'}, {out / 'photo-rg.npy'}\n" in printed
     assert sorted(os.listdir(out)) == ["photo-rg.npy", "photo-rg.png"]
     loaded = models.load(name)
     x = loaded.preprocess(photographs.read(image))[None]
@@ -239,7 +241,7 @@ def test_a_warning_is_one_line(networks, image, tmp_path):
     options = ["--model", f"{networks}:small", "--alpha", "3", "-o", tmp_path / "maps"]
     command = [sys.executable, "-m", "backplay", "explain", image, *options]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("\n") == 1
+    assert done.returncode == 0 and done.stdout.count("\n") == 2
     assert done.stderr.count("\n") == 1 and "alpha" in done.stderr and ".py" not in done.stderr
 
 

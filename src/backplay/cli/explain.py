@@ -98,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"model": loaded.source, "method": options.method, "params": params, "maps": found})
     else:
+        print(f"{loaded.source}, explained by {options.method}")
         for report in found:
             print(_line(report))
     unsound = [report["image"] for report in found if not report["ok"]]
@@ -177,5 +178,5 @@ def _line(report: dict[str, Any]) -> str:
     state = report["health"]["summary"] if report["health"] else "finite" if report["ok"] else "NaN or Inf in the map"
     return (
         f"{report['image']}: {report['class']} ({report['target']}), logit {report['logit']:.4g}, "
-        f"map sums to {report['sum']:.4g}; {state}; {report['picture']}"
+        f"map sums to {report['sum']:.4g}; {state}; {report['picture']}, {report['array']}"
     )
