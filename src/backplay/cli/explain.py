@@ -79,7 +79,7 @@ def _value(accepts: Keyword, text: str) -> Any:
 
 def run(options: argparse.Namespace) -> int:
     params = {k.removeprefix(_PARAMETER): v for k, v in vars(options).items() if k.startswith(_PARAMETER)}
-    check(options.method, params)  # before anything that takes long
+    complete = check(options.method, params)  # before anything that takes long
     for path in options.images:
         photographs.read(path)
     out = check_folder(options.out)  # made only once there is a map to write
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
             found.append({"image": str(path), **report, "class": loaded.class_name(report["target"])})
             found[-1] |= _write(heat[0], folder(out) / name)
     if options.json:
-        print_json({"model": loaded.source, "method": options.method, "params": params, "maps": found})
+        print_json({"model": loaded.source, "method": options.method, "params": complete, "maps": found})
     else:
         print(f"{loaded.source}, explained by {options.method}")
         for report in found:
@@ -107,13 +107,17 @@ def run(options: argparse.Namespace) -> int:
     return 1 if unsound else 0
 
 
-def check(method: str, params: dict[str, Any]) -> None:
-    """Refuse a method that lacks its library, parameters out of their range, and those that exclude each other."""
+def check(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """All parameters, defaults too, so that a record of them outlives a change of the defaults.
+
+    Refuses a method that lacks its library, parameters out of their range, and those that exclude each other.
+    """
     info = bp.methods()[method]
     info.check_libraries()
-    info.check(params)
+    complete = info.check(params)
     if method in GAMES:
         GAMES[method].modes_type(**params)
+    return complete
 
 
 def explain(
