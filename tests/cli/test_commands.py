@@ -206,6 +206,20 @@ def test_explain(capsys, networks, image, tmp_path):
         assert picture.size == (32, 32) and picture.mode == "RGB"
 
 
+def test_a_target_by_name(capsys, networks, image, tmp_path):
+    options = ("--model", f"{networks}:small", "--method", "gradient", "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options, "--target", "Dog")
+    assert code == 0 and json.loads(out)["maps"][0]["target"] == 3, err
+
+
+def test_classes_of_one_name():
+    from backplay.cli.explain import _target
+
+    loaded = models.Loaded(torch.nn.Identity(), lambda image: torch.zeros(3, 1, 1), ("crane", "crane"), (1, 1), "two")
+    with pytest.raises(bp.BackplayError, match="classes 0, 1"):
+        _target("crane", loaded)
+
+
 def test_explain_several_as_json(capsys, networks, image, tmp_path):
     """Parameters stand before and after the images; images of one name do not overwrite each other."""
     (tmp_path / "other").mkdir()
@@ -318,7 +332,11 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--target", 5, words=("classes 0 to 4",))
     refuses("--target", -1, words=("classes 0 to 4",))
     refuses("--tau", "-1", words=("tau", "-1"))
-    refuses("--tau", "warm", words=("tau", "warm"))
+    refuses("--target", "bea", words=("no such class", "did you mean bee"))
+    refuses("--target", "heart", words=("heart", "give a number"), model=f"{networks}:wrong")
+    refuses("--tau", "warm", words=("--tau", "'warm' is no number"), code=2)
+    refuses("--steps", 5, words=("--steps", "rg has no such parameter", "integrated_gradients"), code=2)
+    refuses(words=("add :factory",), model=networks)
     refuses("--tua", "1", words=("--tua", "--tau"), code=2)
     refuses("--method", "rgg", words=("rgg", "rg"), code=2)
     refuses("--method", "rollout", words=("attention",))

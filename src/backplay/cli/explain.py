@@ -34,7 +34,9 @@ def add(commands: Commands, given: list[str]) -> None:
     parser.add_argument(
         "--method", default="rg", action=Once, metavar="NAME", help="see `backplay methods` (default: %(default)s)"
     )
-    parser.add_argument("--target", type=int, metavar="N", help="the class to explain (default: the largest logit)")
+    parser.add_argument(
+        "--target", metavar="CLASS", help="the class to explain, by number or name (default: the largest logit)"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     if "explain" in given[:2]:  # `backplay explain`, or `backplay --json explain`
         _add_parameters(parser, given)
@@ -50,11 +52,11 @@ def _add_parameters(parser: Parser, given: list[str]) -> None:
     known = bp.methods()
     if method not in known:
         parser.error(f"no method named {method}{suggestion(method, known)}: there are {', '.join(known)}")
+    parser.elsewhere = _elsewhere(method)
     group = parser.add_argument_group(f"parameters of {method}")
     for name, param in known[method].params.items():
-        spellings = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
         group.add_argument(
-            *spellings,
+            *_spellings(name),
             dest=_PARAMETER + name,
             type=partial(_value, param),
             default=argparse.SUPPRESS,
@@ -63,8 +65,26 @@ def _add_parameters(parser: Parser, given: list[str]) -> None:
         )
 
 
+def _spellings(name: str) -> list[str]:
+    return list(dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"]))
+
+
+def _elsewhere(method: str) -> dict[str, str]:
+    """For each option that only other methods have: which ones."""
+    owners: dict[str, list[str]] = {}
+    for info in bp.methods().values():
+        for name in info.params:
+            owners.setdefault(name, []).append(info.name)
+    return {
+        spelling: f": {method} has no such parameter; {', '.join(names)} {'has' if len(names) == 1 else 'have'} it"
+        for name, names in owners.items()
+        if method not in names
+        for spelling in _spellings(name)
+    }
+
+
 def _value(accepts: Keyword, text: str) -> Any:
-    """Text as what the keyword accepts; what is none of that stays text, and its range check will say so."""
+    """Text as what the keyword accepts; a word or number out of its range stays, and its range check will say so."""
     if accepts.default is None and text.lower() == "none":
         return None
     if isinstance(accepts, Place):
@@ -72,8 +92,14 @@ def _value(accepts: Keyword, text: str) -> Any:
     if isinstance(accepts, Choice):
         return {"true": True, "false": False}.get(text.lower(), text) if True in accepts.choices else text
     try:
-        return int(text) if accepts.whole else float(text)
+        number = float(text)
     except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; it takes {accepts.range}") from None
+    if not accepts.whole:
+        return number
+    try:
+        return int(text)
+    except ValueError:  # 2.5
         return text
 
 
@@ -86,13 +112,14 @@ def run(options: argparse.Namespace) -> int:
     names = _names(options.images, options.method, out)
     with Progress(f"loading {options.model}") as progress:
         loaded = models.load(options.model, options.weights)
+        target = None if options.target is None else _target(options.target, loaded)
         network, found = None, list[dict[str, Any]]()
         for k, (path, name) in enumerate(zip(options.images, names, strict=True)):
             progress.say(f"explaining {path.name}, {k + 1} of {len(names)}")
             x = loaded.photograph(path)[None]
             if network is None or tuple(network.input.shape[1:]) != tuple(x.shape[1:]):
                 network = bp.capture(loaded.model, x)
-            heat, report = explain(network, x, options.target, options.method, params)
+            heat, report = explain(network, x, target, options.method, params)
             found.append({"image": str(path), **report, "class": loaded.class_name(report["target"])})
             found[-1] |= _write(heat[0], folder(out) / name)
     if options.json:
@@ -118,6 +145,23 @@ def check(method: str, params: dict[str, Any]) -> dict[str, Any]:
     if method in GAMES:
         GAMES[method].modes_type(**params)
     return complete
+
+
+def _target(text: str, loaded: models.Loaded) -> int:
+    """The number of a class; names are looked up where the model brings them, whatever their case."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    if loaded.classes is None:
+        raise InputError(f"--target {text}: nobody named the classes of {loaded.source}; give a number.")
+    found = [k for k, name in enumerate(loaded.classes) if name.casefold() == text.casefold()]
+    if not found:
+        hint = suggestion(text, loaded.classes)
+        raise InputError(f"--target {text}: the model has no such class{hint}; give its name or number.")
+    if len(found) > 1:  # ImageNet has two cranes
+        raise InputError(f"--target {text}: classes {', '.join(map(str, found))} have this name; give a number.")
+    return found[0]
 
 
 def explain(

@@ -18,6 +18,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
+        self.elsewhere: dict[str, str] = {}  # options that this parser has not, and who has them
         # argparse takes -1 and -0.1 for values, and would take -1e-1 for an option
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|-inf$|-nan$", re.IGNORECASE)
 
@@ -68,6 +69,6 @@ def parse(parser: Parser, given: list[str]) -> argparse.Namespace:
     if unknown:
         owner: Parser = options.parser
         written = unknown[0].partition("=")[0]
-        hint = suggestion(written, owner._option_string_actions)
+        hint = owner.elsewhere.get(written) or suggestion(written, owner._option_string_actions)
         owner.error(f"unknown {'option' if written.startswith('-') else 'argument'} {written}{hint}")
     return options
