@@ -319,6 +319,15 @@ def test_every_method_has_its_parameters_as_options(capsys):
         assert code == 0 and all(f"--{param.replace('_', '-')} " in out for param in info.params), name
 
 
+def test_notes_on_parameters(capsys):
+    """What a parameter is, where its name does not say it."""
+    code, out, _ = run(capsys, "explain", "--method", "lime", "--help")
+    assert code == 0 and "superpixels that SLIC is asked for; an integer >= 1 (default: 80)" in " ".join(out.split())
+    code, out, _ = run(capsys, "methods")
+    assert code == 0 and "--segments 80: an integer >= 1; superpixels that SLIC is asked for\n" in out
+    assert "--tau 1.0: a finite number > 0\n" in out, "nothing behind a parameter without a note"
+
+
 def test_explain_refuses(capsys, networks, image, tmp_path):
     out = tmp_path / "maps"
 

@@ -61,7 +61,7 @@ def _add_parameters(parser: Parser, given: list[str]) -> None:
             type=partial(_value, param),
             default=argparse.SUPPRESS,
             metavar="VALUE",
-            help=f"{param.range} (default: {param.default})".replace("%", "%%"),
+            help=f"{param.note and param.note + '; '}{param.range} (default: {param.default})".replace("%", "%%"),
         )
 
 
