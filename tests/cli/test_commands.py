@@ -171,6 +171,21 @@ def test_demo(capsys, tmp_path):
     assert page.count("data:image/png;base64,") == 2 and "http" not in page
 
 
+def test_the_page_of_the_demo_explains_itself():
+    from backplay import demo
+
+    right = {"right tile": 1.0, "wrong tile": 0.5}
+    shares = {"object": 0.1, "tile": 0.4}
+    report = {"network": "resnet", "accuracy": {"object": right, "tile": right}, "distance": [0.5, 0.6]}
+    report |= {"share_on_tile": shares, "share_on_object": shares, "health": {"object": {"summary": "health ok"}}}
+    page = demo._page(report, {"maps.png": b"", "tile.png": b""})
+    for words in ("Red speaks for", "The network that learned from objects, explained", "temperature τ", "Hellinger"):
+        assert words in page
+    assert "looks at the tile, where 40.0% of its relevance lies, against 10.0%" in page
+    report["share_on_tile"] = {"object": 0.4, "tile": 0.1}
+    assert "do not tell the two networks apart" in demo._page(report, {})
+
+
 @pytest.mark.slow
 def test_zoo_train(capsys, tmp_path, monkeypatch):
     """The real training, cut to a few steps: the weights that it writes are those that `--weights` reads."""
