@@ -149,6 +149,8 @@ def test_names_that_are_not_there():
     refused(ValueError, "vgg-spurious", name="zoo:vgg-spuriuos")
     for name in ("", ":", "nothing at all"):
         refused(ValueError, "hf:PATH", "path.py:factory", name=name)
+    for name in ("mynet.py", "some/mynet.py:"):
+        refused(ValueError, "add :factory", f"{name.removesuffix(':')}:build", name=name)
     for name in ("timm:", "torchvision:"):
         refused(ValueError, "lacks the name behind the colon", f"{name}NAME", name=name)
 

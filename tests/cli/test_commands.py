@@ -171,6 +171,21 @@ def test_demo(capsys, tmp_path):
     assert page.count("data:image/png;base64,") == 2 and "http" not in page
 
 
+def test_the_page_of_the_demo_explains_itself():
+    from backplay import demo
+
+    right = {"right tile": 1.0, "wrong tile": 0.5}
+    shares = {"object": 0.1, "tile": 0.4}
+    report = {"network": "resnet", "accuracy": {"object": right, "tile": right}, "distance": [0.5, 0.6]}
+    report |= {"share_on_tile": shares, "share_on_object": shares, "health": {"object": {"summary": "health ok"}}}
+    page = demo._page(report, {"maps.png": b"", "tile.png": b""})
+    for words in ("Red speaks for", "The network that learned from objects, explained", "temperature τ", "Hellinger"):
+        assert words in page
+    assert "looks at the tile, where 40.0% of its relevance lies, against 10.0%" in page
+    report["share_on_tile"] = {"object": 0.4, "tile": 0.1}
+    assert "do not tell the two networks apart" in demo._page(report, {})
+
+
 @pytest.mark.slow
 def test_zoo_train(capsys, tmp_path, monkeypatch):
     """The real training, cut to a few steps: the weights that it writes are those that `--weights` reads."""
@@ -192,6 +207,8 @@ def test_explain(capsys, networks, image, tmp_path):
     name, out = f"{networks}:small", tmp_path / "maps"
     code, printed, err = run(capsys, "explain", image, "--model", name, "--tau", "0.5", "--target", 3, "-o", out)
     assert code == 0 and err == "" and "dog (3)" in printed and "health ok" in printed
+    assert f"{name} (as the factory made it), explained by rg\n" in printed
+    assert f"{out / 'photo-rg.png'}, {out / 'photo-rg.npy'}\n" in printed
     assert sorted(os.listdir(out)) == ["photo-rg.npy", "photo-rg.png"]
     loaded = models.load(name)
     x = loaded.preprocess(photographs.read(image))[None]
@@ -204,6 +221,20 @@ def test_explain(capsys, networks, image, tmp_path):
         assert picture.size == (32, 32) and picture.mode == "RGB"
 
 
+def test_a_target_by_name(capsys, networks, image, tmp_path):
+    options = ("--model", f"{networks}:small", "--method", "gradient", "--json", "-o", tmp_path / "maps")
+    code, out, err = run(capsys, "explain", image, *options, "--target", "Dog")
+    assert code == 0 and json.loads(out)["maps"][0]["target"] == 3, err
+
+
+def test_classes_of_one_name():
+    from backplay.cli.explain import _target
+
+    loaded = models.Loaded(torch.nn.Identity(), lambda image: torch.zeros(3, 1, 1), ("crane", "crane"), (1, 1), "two")
+    with pytest.raises(bp.BackplayError, match="classes 0, 1"):
+        _target("crane", loaded)
+
+
 def test_explain_several_as_json(capsys, networks, image, tmp_path):
     """Parameters stand before and after the images; images of one name do not overwrite each other."""
     (tmp_path / "other").mkdir()
@@ -212,7 +243,8 @@ def test_explain_several_as_json(capsys, networks, image, tmp_path):
     options = ["--method=sg", "--risk", "-0.5", *images, "--input-variance=1", "--gate_noise", "2"]
     code, printed, _ = run(capsys, "explain", *options, "--model", f"{networks}:small", "--json", "-o", out)
     report = json.loads(printed)
-    assert code == 0 and report["params"] == {"risk": -0.5, "input_variance": 1.0, "gate_noise": 2.0}
+    given = {"risk": -0.5, "input_variance": 1.0, "gate_noise": 2.0}
+    assert code == 0 and report["params"] == {k: p.default for k, p in bp.methods()["sg"].params.items()} | given
     assert [os.path.basename(m["picture"]) for m in report["maps"]] == ["photo-sg.png", "photo-sg-2.png"]
     loaded = models.load(f"{networks}:small")
     x = torch.stack([loaded.photograph(path) for path in images])
@@ -239,7 +271,7 @@ def test_a_warning_is_one_line(networks, image, tmp_path):
     options = ["--model", f"{networks}:small", "--alpha", "3", "-o", tmp_path / "maps"]
     command = [sys.executable, "-m", "backplay", "explain", image, *options]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("\n") == 1
+    assert done.returncode == 0 and done.stdout.count("\n") == 2
     assert done.stderr.count("\n") == 1 and "alpha" in done.stderr and ".py" not in done.stderr
 
 
@@ -248,21 +280,21 @@ def test_json_before_the_command(capsys, networks, image, tmp_path):
     assert code == 0 and isinstance(json.loads(out), list)
     options = ("--model", f"{networks}:small", "--tau", "0.5", "-o", tmp_path / "maps")
     code, out, _ = run(capsys, "--json", "explain", image, *options)
-    assert code == 0 and json.loads(out)["params"] == {"tau": 0.5}
+    assert code == 0 and json.loads(out)["params"]["tau"] == 0.5
 
 
 def test_a_layer_is_named_by_text(capsys, networks, image, tmp_path):
     """The modules of a Sequential are called 0, 1, 2: names, not numbers."""
     options = ("--model", f"{networks}:small", "--method", "gradcam", "--layer", "1", "--json", "-o", tmp_path / "maps")
     code, out, err = run(capsys, "explain", image, *options)
-    assert code == 0 and json.loads(out)["params"] == {"layer": "1"}, err
+    assert code == 0 and json.loads(out)["params"]["layer"] == "1", err
 
 
 @pytest.mark.parametrize("value", ["-1e-1", "-.1", "-0.1", "-1E-1"])
 def test_negative_numbers(capsys, networks, image, tmp_path, value):
     options = ("--model", f"{networks}:small", "--risk", value, "--json", "-o", tmp_path / "maps")
     code, out, err = run(capsys, "explain", image, *options)
-    assert code == 0 and json.loads(out)["params"] == {"risk": -0.1}, err
+    assert code == 0 and json.loads(out)["params"]["risk"] == -0.1, err
 
 
 def test_gradients_through_attention(capsys, image, tmp_path):
@@ -282,6 +314,14 @@ def test_parameters_are_checked_first(capsys, networks, image, tmp_path):
     fails(capsys, "explain", image, *options, "--method", "smoothgrad", "--n", "2.5", words=("n='2.5'",), code=1)
 
 
+def test_a_missing_library_is_told_first(capsys, networks, image, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    options = ("--model", f"{networks}:slow", "--method", "lime", "-o", tmp_path / "maps")
+    fails(capsys, "explain", image, *options, words=("scikit-image", "pip install 'backplay[methods]'"), code=1)
+    code, out, _ = run(capsys, "methods", "--model", f"{networks}:small")
+    assert code == 0 and "does not fit: it needs scikit-image" in out
+
+
 def test_a_folder_is_no_file_of_weights(capsys, tmp_path, monkeypatch):
     """Told before the training, not after it."""
     monkeypatch.setattr("backplay.zoo.training.train", None)
@@ -292,6 +332,15 @@ def test_every_method_has_its_parameters_as_options(capsys):
     for name, info in bp.methods().items():
         code, out, _ = run(capsys, "explain", "--method", name, "--help")
         assert code == 0 and all(f"--{param.replace('_', '-')} " in out for param in info.params), name
+
+
+def test_notes_on_parameters(capsys):
+    """What a parameter is, where its name does not say it."""
+    code, out, _ = run(capsys, "explain", "--method", "lime", "--help")
+    assert code == 0 and "superpixels that SLIC is asked for; an integer >= 1 (default: 80)" in " ".join(out.split())
+    code, out, _ = run(capsys, "methods")
+    assert code == 0 and "--segments 80: an integer >= 1; superpixels that SLIC is asked for\n" in out
+    assert "--tau 1.0: a finite number > 0\n" in out, "nothing behind a parameter without a note"
 
 
 def test_explain_refuses(capsys, networks, image, tmp_path):
@@ -307,10 +356,15 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--target", 5, words=("classes 0 to 4",))
     refuses("--target", -1, words=("classes 0 to 4",))
     refuses("--tau", "-1", words=("tau", "-1"))
-    refuses("--tau", "warm", words=("tau", "warm"))
+    refuses("--target", "bea", words=("no such class", "did you mean bee"))
+    refuses("--target", "heart", words=("heart", "give a number"), model=f"{networks}:wrong")
+    refuses("--tau", "warm", words=("--tau", "'warm' is no number"), code=2)
+    refuses("--steps", 5, words=("--steps", "rg has no such parameter", "integrated_gradients"), code=2)
+    refuses(words=("add :factory",), model=networks)
     refuses("--tua", "1", words=("--tua", "--tau"), code=2)
     refuses("--method", "rgg", words=("rgg", "rg"), code=2)
     refuses("--method", "rollout", words=("attention",))
+    refuses("--method", "rg", "--method", "gradient", words=("give one method",), code=2)
     refuses("--weights", tmp_path / "no.pth", words=("no.pth", "does not exist"))
     refuses(words=("(4, 6, 6)",), model=f"{networks}:dense")
     refuses("--method", "smoothgrad", "--seed", 10**23, words=("seed", "64 bits"))
@@ -319,7 +373,8 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--weights", "random", words=("megapixels",), **line)
     (tmp_path / "taken").touch()
     refuses("-o", tmp_path / "taken", words=("cannot make the folder",))
-    assert not out.exists() or os.listdir(out) == [], "nothing was written"
+    refuses("-o", tmp_path / "taken" / "below", words=("cannot make the folder", "is a file"))
+    assert not out.exists(), "nothing was written, and no empty folder is left"
 
 
 def test_an_image_is_never_overwritten(capsys, networks, image, tmp_path):

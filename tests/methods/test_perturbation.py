@@ -4,6 +4,7 @@ import builtins
 import functools
 import io
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -158,6 +159,17 @@ class TestSuperpixels:
         monkeypatch.setattr(builtins, "__import__", missing)
         with pytest.raises(bp.BackplayError, match=r"backplay\[methods\]"):
             build("plain").explain("lime")
+
+    def test_a_missing_library_is_known_beforehand(self, monkeypatch):
+        """`fits` and `refusal` say it, and nothing is captured for what cannot run."""
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 2)).eval()
+        network, info = bp.capture(model, torch.zeros(1, 3, 8, 8)), bp.methods()["lime"]
+        assert info.fits(network) and info.refusal(network) is None
+        monkeypatch.setitem(sys.modules, "skimage", None)
+        monkeypatch.setattr(sys.modules["backplay.methods.registry"], "Subject", None)
+        assert not info.fits(network) and "pip install 'backplay[methods]'" in info.refusal(network)
+        with pytest.raises(bp.BackplayError, match="scikit-image"):
+            bp.explain(model, torch.zeros(1, 3, 8, 8), method="lime")
 
 
 class TestProgress:

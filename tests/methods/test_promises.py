@@ -170,6 +170,21 @@ def test_families():
     assert {bp.methods()[name].family for name in ("gae", "tibav", "rg", "rg_eq")} == {"relevance"}
 
 
+def test_residual_sums_conserve_if_proportional():
+    """As the README has it: the uniform split loses relevance even at ε = 0."""
+    batch = zoo.images(2)
+    game = bp.RoutingGame(zoo.load("resnet"), epsilon=0.0)
+    for residual, conserved in (("uniform", False), ("proportional", True)):
+        play = game.replace(residual=residual, empty_stream="reroute").play(batch.x, batch.target)
+        share = play.attribution().sum((1, 2, 3)) / play.value
+        assert torch.allclose(share, torch.ones(2), atol=1e-4) if conserved else (share < 0.9).all()
+
+
+def test_repr_is_readable():
+    """The grid of `rg` alone has thousands of points."""
+    assert len(repr(bp.methods())) < 50_000 and "grid=" not in repr(bp.methods()["rg"])
+
+
 def test_grids_are_accepted():
     """Every configuration of the paper's grid lies in the ranges of its method."""
     for info in bp.methods().values():

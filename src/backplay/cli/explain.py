@@ -17,8 +17,8 @@ from torch import Tensor
 import backplay as bp
 from backplay import models, photographs
 from backplay.cli import heatmap
-from backplay.cli.output import Progress, folder, print_json, whole
-from backplay.cli.parser import Commands, Parser, add_command, add_model
+from backplay.cli.output import Progress, check_folder, folder, print_json, whole
+from backplay.cli.parser import Commands, Once, Parser, add_command, add_model
 from backplay.errors import InputError, UnsupportedError, suggestion
 from backplay.games.health import Health
 from backplay.games.keywords import Choice, Keyword, Place
@@ -31,8 +31,12 @@ def add(commands: Commands, given: list[str]) -> None:
     parser = add_command(commands, "explain", "explain photographs: a heat-map and its numbers for each", run)
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="a photograph")
     add_model(parser, "weights: a file, or 'random'; if left out, the trained ones, if they are on this machine")
-    parser.add_argument("--method", default="rg", metavar="NAME", help="see `backplay methods` (default: %(default)s)")
-    parser.add_argument("--target", type=int, metavar="N", help="the class to explain (default: the largest logit)")
+    parser.add_argument(
+        "--method", default="rg", action=Once, metavar="NAME", help="see `backplay methods` (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--target", metavar="CLASS", help="the class to explain, by number or name (default: the largest logit)"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     if "explain" in given[:2]:  # `backplay explain`, or `backplay --json explain`
         _add_parameters(parser, given)
@@ -48,21 +52,39 @@ def _add_parameters(parser: Parser, given: list[str]) -> None:
     known = bp.methods()
     if method not in known:
         parser.error(f"no method named {method}{suggestion(method, known)}: there are {', '.join(known)}")
+    parser.elsewhere = _elsewhere(method)
     group = parser.add_argument_group(f"parameters of {method}")
     for name, param in known[method].params.items():
-        spellings = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
         group.add_argument(
-            *spellings,
+            *_spellings(name),
             dest=_PARAMETER + name,
             type=partial(_value, param),
             default=argparse.SUPPRESS,
             metavar="VALUE",
-            help=f"{param.range} (default: {param.default})".replace("%", "%%"),
+            help=f"{param.note and param.note + '; '}{param.range} (default: {param.default})".replace("%", "%%"),
         )
 
 
+def _spellings(name: str) -> list[str]:
+    return list(dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"]))
+
+
+def _elsewhere(method: str) -> dict[str, str]:
+    """For each option that only other methods have: which ones."""
+    owners: dict[str, list[str]] = {}
+    for info in bp.methods().values():
+        for name in info.params:
+            owners.setdefault(name, []).append(info.name)
+    return {
+        spelling: f": {method} has no such parameter; {', '.join(names)} {'has' if len(names) == 1 else 'have'} it"
+        for name, names in owners.items()
+        if method not in names
+        for spelling in _spellings(name)
+    }
+
+
 def _value(accepts: Keyword, text: str) -> Any:
-    """Text as what the keyword accepts; what is none of that stays text, and its range check will say so."""
+    """Text as what the keyword accepts; a word or number out of its range stays, and its range check will say so."""
     if accepts.default is None and text.lower() == "none":
         return None
     if isinstance(accepts, Place):
@@ -70,32 +92,40 @@ def _value(accepts: Keyword, text: str) -> Any:
     if isinstance(accepts, Choice):
         return {"true": True, "false": False}.get(text.lower(), text) if True in accepts.choices else text
     try:
-        return int(text) if accepts.whole else float(text)
+        number = float(text)
     except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; it takes {accepts.range}") from None
+    if not accepts.whole:
+        return number
+    try:
+        return int(text)
+    except ValueError:  # 2.5
         return text
 
 
 def run(options: argparse.Namespace) -> int:
     params = {k.removeprefix(_PARAMETER): v for k, v in vars(options).items() if k.startswith(_PARAMETER)}
-    check(options.method, params)  # before anything that takes long
+    complete = check(options.method, params)  # before anything that takes long
     for path in options.images:
         photographs.read(path)
-    out = folder(options.out)
+    out = check_folder(options.out)  # made only once there is a map to write
     names = _names(options.images, options.method, out)
     with Progress(f"loading {options.model}") as progress:
         loaded = models.load(options.model, options.weights)
+        target = None if options.target is None else _target(options.target, loaded)
         network, found = None, list[dict[str, Any]]()
         for k, (path, name) in enumerate(zip(options.images, names, strict=True)):
             progress.say(f"explaining {path.name}, {k + 1} of {len(names)}")
             x = loaded.photograph(path)[None]
             if network is None or tuple(network.input.shape[1:]) != tuple(x.shape[1:]):
                 network = bp.capture(loaded.model, x)
-            heat, report = explain(network, x, options.target, options.method, params)
+            heat, report = explain(network, x, target, options.method, params)
             found.append({"image": str(path), **report, "class": loaded.class_name(report["target"])})
-            found[-1] |= _write(heat[0], out / name)
+            found[-1] |= _write(heat[0], folder(out) / name)
     if options.json:
-        print_json({"model": loaded.source, "method": options.method, "params": params, "maps": found})
+        print_json({"model": loaded.source, "method": options.method, "params": complete, "maps": found})
     else:
+        print(f"{loaded.source}, explained by {options.method}")
         for report in found:
             print(_line(report))
     unsound = [report["image"] for report in found if not report["ok"]]
@@ -104,11 +134,34 @@ def run(options: argparse.Namespace) -> int:
     return 1 if unsound else 0
 
 
-def check(method: str, params: dict[str, Any]) -> None:
-    """Refuse parameters out of their range, and those that a game cannot have together."""
-    bp.methods()[method].check(params)
+def check(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """All parameters, defaults too, so that a record of them outlives a change of the defaults.
+
+    Refuses a method that lacks its library, parameters out of their range, and those that exclude each other.
+    """
+    info = bp.methods()[method]
+    info.check_libraries()
+    complete = info.check(params)
     if method in GAMES:
         GAMES[method].modes_type(**params)
+    return complete
+
+
+def _target(text: str, loaded: models.Loaded) -> int:
+    """The number of a class; names are looked up where the model brings them, whatever their case."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    if loaded.classes is None:
+        raise InputError(f"--target {text}: nobody named the classes of {loaded.source}; give a number.")
+    found = [k for k, name in enumerate(loaded.classes) if name.casefold() == text.casefold()]
+    if not found:
+        hint = suggestion(text, loaded.classes)
+        raise InputError(f"--target {text}: the model has no such class{hint}; give its name or number.")
+    if len(found) > 1:  # ImageNet has two cranes
+        raise InputError(f"--target {text}: classes {', '.join(map(str, found))} have this name; give a number.")
+    return found[0]
 
 
 def explain(
@@ -173,5 +226,5 @@ def _line(report: dict[str, Any]) -> str:
     state = report["health"]["summary"] if report["health"] else "finite" if report["ok"] else "NaN or Inf in the map"
     return (
         f"{report['image']}: {report['class']} ({report['target']}), logit {report['logit']:.4g}, "
-        f"map sums to {report['sum']:.4g}; {state}; {report['picture']}"
+        f"map sums to {report['sum']:.4g}; {state}; {report['picture']}, {report['array']}"
     )

@@ -40,7 +40,7 @@ def describe(info: bp.MethodInfo, network: bp.Network | None) -> dict[str, Any]:
         "title": info.title,
         "family": info.family,
         "architectures": list(info.architectures),
-        "params": {name: {"default": p.default, "range": p.range} for name, p in info.params.items()},
+        "params": {name: {"default": p.default, "range": p.range, "note": p.note} for name, p in info.params.items()},
         "grid": [dict(point) for point in info.grid],
         "reference": info.reference,
     }
@@ -64,7 +64,8 @@ def _lines(entry: dict[str, Any]) -> list[str]:
     if "fits" in entry:
         lines.append("fits" if entry["fits"] else f"does not fit: {entry['refusal']}")
     for name, param in entry["params"].items():
-        lines.append(f"--{name.replace('_', '-')} {param['default']}: {param['range']}")
+        note = param["note"] and f"; {param['note']}"
+        lines.append(f"--{name.replace('_', '-')} {param['default']}: {param['range']}{note}")
     return [*lines, _grid(entry["grid"], entry["params"]), entry["reference"]]
 
 

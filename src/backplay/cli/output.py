@@ -44,6 +44,16 @@ def folder(path: Path) -> Path:
     return path
 
 
+def check_folder(path: Path) -> Path:
+    """The path, once it is clear that `folder` could make it: asked early, so that a failure leaves no empty folder."""
+    there = next(above for above in (path, *path.absolute().parents) if above.exists())
+    if not there.is_dir():
+        raise FileError(f"cannot make the folder {path}: {there} is a file; name one that you may write to.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise FileError(f"the folder {there} may not be written to; name one that you may write to.")
+    return path
+
+
 @contextmanager
 def whole(path: Path) -> Generator[Path]:
     """A path to write to, which becomes `path` once all is written; until then, `path` is as it was."""

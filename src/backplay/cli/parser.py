@@ -18,11 +18,25 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
+        self.elsewhere: dict[str, str] = {}  # options that this parser has not, and who has them
         # argparse takes -1 and -0.1 for values, and would take -1e-1 for an option
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|-inf$|-nan$", re.IGNORECASE)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+class Once(argparse.Action):
+    """An option that is given once: argparse would drop all but the last without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        given = f"{self.dest} was given"
+        if getattr(options, given, False):
+            parser.error(f"{option} is given twice; give one {self.dest}")
+        setattr(options, given, True)
+        setattr(options, self.dest, value)
 
 
 def add_json(parser: Parser, default: Any) -> None:
@@ -55,6 +69,6 @@ def parse(parser: Parser, given: list[str]) -> argparse.Namespace:
     if unknown:
         owner: Parser = options.parser
         written = unknown[0].partition("=")[0]
-        hint = suggestion(written, owner._option_string_actions)
+        hint = owner.elsewhere.get(written) or suggestion(written, owner._option_string_actions)
         owner.error(f"unknown {'option' if written.startswith('-') else 'argument'} {written}{hint}")
     return options

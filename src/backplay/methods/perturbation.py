@@ -30,6 +30,7 @@ _PARAMS = {
 }
 _NOTE = "what hides a superpixel: its own mean colour, the image's mean colour, or 0"
 _GRID = ({"n": 500, "segments": 80},)  # the paper's tables show this configuration alone
+_LIBRARIES = ("scikit-image",)  # SLIC
 
 
 @method(
@@ -43,6 +44,7 @@ _GRID = ({"n": 500, "segments": 80},)  # the paper's tables show this configurat
     | {"width": Number(0.25, 0, strict=True, note="width of the kernel on cosine distances")}
     | {"ridge": Number(1.0, 0, strict=True, note="weight of the squared coefficients")},
     grid=_GRID,
+    libraries=_LIBRARIES,
 )
 def lime(subject: Subject, n: int, segments: int, seed: int, baseline: str, width: float, ridge: float) -> Tensor:
     """Ridge regression of the logit on which superpixels are shown, as LIME's own image explainer does it.
@@ -71,6 +73,7 @@ def lime(subject: Subject, n: int, segments: int, seed: int, baseline: str, widt
     needs=("image",),
     params=_PARAMS | {"baseline": Choice("mean", _BASELINES, note=_NOTE)},
     grid=_GRID,
+    libraries=_LIBRARIES,
 )
 def kernel_shap(subject: Subject, n: int, segments: int, seed: int, baseline: str) -> Tensor:
     """Shapley values of the superpixels by weighted regression with the Shapley kernel.

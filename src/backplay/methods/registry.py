@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "map": (lambda net: last_map(net) is not None, "it needs a feature map of more than one place before the pooling"),
 }
 
+LIBRARIES = {"scikit-image": "skimage"}  # of the extra `methods`: as pip names them, and as Python does
+
 
 @dataclass(frozen=True)
 class MethodInfo:
@@ -47,7 +50,9 @@ class MethodInfo:
     function: Callable[..., Tensor] = field(repr=False)
     needs: tuple[str, ...] = ()
     params: Mapping[str, Keyword] = field(default_factory=dict[str, Keyword])
-    grid: tuple[Mapping[str, Any], ...] = ({},)  # the paper's validation grid (tab:main-search-grid)
+    # the paper's validation grid (tab:main-search-grid); thousands of points, which a repr had better leave out
+    grid: tuple[Mapping[str, Any], ...] = field(default=({},), repr=False)
+    libraries: tuple[str, ...] = ()  # optional ones, out of LIBRARIES
 
     def fits(self, model: nn.Module | Network) -> bool:
         """Whether the method applies to a model; one that was not explained yet is captured on a guessed input.
@@ -56,6 +61,8 @@ class MethodInfo:
         `InputError` asks for a captured network.
         """
         check_model(model)
+        if self.missing() is not None:  # known without a capture
+            return False
         try:
             network = model if isinstance(model, Network) else known(model) or captured(model, {0: guess(model)})
         except CaptureError:
@@ -64,7 +71,21 @@ class MethodInfo:
 
     def refusal(self, network: Network) -> str | None:
         """Why the method does not apply, None if it does."""
-        return next((why for check, why in map(NEEDS.__getitem__, self.needs) if not check(network)), None)
+        unmet = (why for check, why in map(NEEDS.__getitem__, self.needs) if not check(network))
+        return self.missing() or next(unmet, None)
+
+    def missing(self) -> str | None:
+        """Which library the method lacks, whatever the network; None if it lacks none."""
+        absent = [name for name in self.libraries if find_spec(LIBRARIES[name]) is None]
+        if not absent:
+            return None
+        return f"it needs {absent[0]}, which is not installed: pip install 'backplay[methods]'"
+
+    def check_libraries(self) -> None:
+        """Refuse a method that cannot run on this machine."""
+        why = self.missing()
+        if why is not None:
+            raise UnsupportedError(f"{self.name!r} cannot run here: {why}.")
 
     def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters, given ones checked and the others at their defaults."""
@@ -90,11 +111,14 @@ def method(
     needs: tuple[str, ...] = (),
     params: Mapping[str, Keyword] | None = None,
     grid: tuple[Mapping[str, Any], ...] = ({},),
+    libraries: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register `function(subject, **params) -> map` under a name."""
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        _METHODS[name] = MethodInfo(name, title, family, architectures, reference, function, needs, params or {}, grid)
+        _METHODS[name] = MethodInfo(
+            name, title, family, architectures, reference, function, needs, params or {}, grid, libraries
+        )
         return function
 
     return register
@@ -137,6 +161,7 @@ class Explainer:
 
     def attribute(self, x: Inputs, target: Target = None) -> Tensor:
         """The map: a tensor of the input's shape, or (B, 1, H, W)."""
+        self.info.check_libraries()  # before a capture that takes seconds
         subject = Subject(self.model, x, target)
         why = self.info.refusal(subject.network)
         if why is not None:

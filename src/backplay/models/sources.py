@@ -83,6 +83,9 @@ def load(name: str, weights: str | Path | None = None) -> Loaded:
     prefix, _, rest = name.partition(":")
     if prefix in SOURCES and rest:
         return SOURCES[prefix].loader(rest, weights)
+    if name.removesuffix(":").endswith(".py"):
+        file = name.removesuffix(":")
+        raise ModelError(f"{name!r} names no function: add :factory, {file}:build for one that is called build.")
     if ".py:" in name:
         return FACTORY.loader(name, weights)
     if prefix in SOURCES:
