@@ -425,6 +425,7 @@ def test_interrupted(networks):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     assert running.stdout.readline() == "started\n"
     running.send_signal(signal.SIGINT)
