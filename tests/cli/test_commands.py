@@ -168,7 +168,7 @@ def test_demo(capsys, tmp_path):
         with Image.open(file) as picture:
             assert picture.width > 100
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 2 and "http" not in page
+    assert page.count("data:image/png;base64,") == 2 and "://" not in page
 
 
 def test_the_page_of_the_demo_explains_itself():
