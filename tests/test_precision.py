@@ -81,8 +81,8 @@ def full_size(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
 def test_full_size(name):
-    """S37 on all of VGG-16 and ResNet-50, with and without an outside option and for τ at both ends."""
-    single, x = twin(full_size(name), torch.float32), photo(1, 112).float()
+    """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends."""
+    single, x = twin(full_size(name), torch.float32), photo(1, 224).float()
     inputs = x, x.double()
     networks = bp.capture(single, x), bp.capture(twin(single, torch.float64), x.double())
 
@@ -90,7 +90,7 @@ def test_full_size(name):
         games = (bp.RoutingGame(network, **options) for network in networks)
         return l1_relative(*(game.attribute(given, 1) for game, given in zip(games, inputs, strict=True)))
 
-    for options in ({}, {"epsilon": 0.0}, {"tau": 5.0}):
+    for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 5.0}):
         assert error(**options) < 1e-4, options
     # Some entries of a pooling window lie closer than float32 can tell (3 windows of VGG-16 here), so the precisions
     # pick different winners; at τ = 0.3 enough mass runs through them to show, whatever the kernels do.
@@ -117,7 +117,7 @@ def input_gradient(model, x):
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
 def test_full_size_stopping(name):
     """Gates that rounding opens or closes move any gradient: the game loses no more digits than autograd does."""
-    model, x = full_size(name), photo(1, 112)
+    model, x = full_size(name), photo(1, 224)
     single, double = play_both(model, x, bp.StoppingGame)
     lost = l1_relative(input_gradient(twin(model, torch.float32), x.float()), double)
     assert l1_relative(single, double) < 3 * lost + 1e-4

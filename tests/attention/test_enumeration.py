@@ -101,7 +101,7 @@ def test_blocks(name, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
-@examples(15)
+@examples(25)
 @given(st.data())
 def test_many_blocks(name, data):
     """The same on many weights."""

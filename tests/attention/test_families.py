@@ -156,7 +156,7 @@ def test_vit_b_16_precision():
     single = prepared(torchvision.models.vit_b_16(), torch.float32)
     x = photo(1, 224, torch.float32)
     low, high = bp.capture(single, x), bp.capture(twin(single, F64), x.double())
-    for epsilon, tau in ((0.5, 1.0), (0.0, 0.3), (0.0, 5.0)):
+    for epsilon, tau in ((0.5, 1.0), (0.0, 0.3), (1e-6, 0.5), (0.5, 2.0), (0.0, 5.0)):
         found = bp.RoutingGame(low, epsilon=epsilon, tau=tau).attribute(x, 1)
         exact = bp.RoutingGame(high, epsilon=epsilon, tau=tau).attribute(x.double(), 1)
         assert found.dtype == torch.float32 and exact.dtype == F64
