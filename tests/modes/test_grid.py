@@ -10,6 +10,7 @@ from torch import nn
 
 import backplay as bp
 from backplay import zoo
+from backplay.kernels import prepared
 from backplay.values.forward import Values
 from backplay.values.moments import Moments
 from modes import hand
@@ -129,6 +130,27 @@ class TestSweep:
         monkeypatch.undo()
         for point, heat in found.items():
             torch.testing.assert_close(heat, start.replace(**dict(point)).attribute(x, 0), rtol=1e-12, atol=1e-14)
+
+    def test_powers_are_written_over(self, monkeypatch):
+        """One pair of buffers serves all temperatures of a sweep; what other plays hold is left as it is."""
+        model, x = convnet(), images()
+        game = bp.RoutingGame(model, tau=0.7)
+        play = game.play(x, 0)
+        apart, buffers, made = game.replace(tau=0.3).attribute(x, 0), [], prepared._tempered
+        game.attribute(x, 0)  # its own temperature is the latest again
+
+        def watch(weight, rows, tau, first, second, parts):
+            buffers.append((weight.shape, tau, first.data_ptr(), second.data_ptr()))
+            made(weight, rows, tau, first, second, parts)
+
+        monkeypatch.setattr(prepared, "_tempered", watch)
+        found = bp.sweep(game, x, 0, tau=[0.7, 0.3, 2.0, 5.0])
+        assert {tau for _, tau, _, _ in buffers} == {0.3, 2.0, 5.0}, "what the game has prepared is used"
+        assert len({(shape, first, second) for shape, _, first, second in buffers}) == 3 == len(buffers) / 3
+        buffers.clear()
+        torch.testing.assert_close(play.marginal(), game.play(x, 0).marginal(), rtol=0, atol=0)
+        assert not buffers, "the game's own powers are still at hand"
+        torch.testing.assert_close(found[(("tau", 0.3),)], apart, rtol=0, atol=0)
 
     @pytest.mark.parametrize("grid", [{}, {"tau": 0.5}, {"tau": []}, {"gate": "noisy"}, {"heat": [1]}, {"tau": [0.0]}])
     def test_refusals(self, grid):

@@ -26,6 +26,16 @@ class Recorder:
         return self.function(x)
 
 
+class Single:
+    """A game that plays its samples one by one."""
+
+    def __init__(self, game):
+        self.game = game
+
+    def attribute(self, x, target=None):
+        return torch.cat([self.game.attribute(one[None], label) for one, label in zip(x, target, strict=True)])
+
+
 class Pointwise(nn.Module):
     """1×1 convolutions and a sum over pixels: its gradient at a pixel depends on that pixel alone."""
 
@@ -251,8 +261,8 @@ def test_one_bar_for_all_images(monkeypatch):
     """A bar of its own for each image would start its patience anew, and never be seen on small ones."""
     heard = []
     monkeypatch.setattr(Progress, "teller", heard.append)
-    bp.Reynolds(Recorder(), n=10).attribute(torch.randn(3, 1, 6, 6), 0)
-    assert [text.split()[-1] for text in heard[:-1]] == ["8/30", "10/30", "18/30", "20/30", "28/30", "30/30"]
+    bp.Reynolds(Recorder(), n=20).attribute(torch.randn(3, 1, 6, 6), 0)
+    assert [text.split()[-1] for text in heard[:-1]] == ["16/60", "20/60", "36/60", "40/60", "56/60", "60/60"]
     assert heard[-1] == ""
 
 
@@ -292,3 +302,21 @@ class TestMethods:
         assert average.shape == (1, 1, 14, 14)
         assert_near(average, method.attribute(x, 1))
         assert repr(method) == "Explainer(Circular, 'gradcam', layer='conv')"
+
+
+@pytest.mark.parametrize("width, at_once", [(2, 16), (3000, 5), (20000, 1)])
+def test_draws_are_batched(monkeypatch, width, at_once):
+    """As many draws run together as leave every value of the network a moderate block: 16, or 24 MB in the widest."""
+    model = nn.Sequential(nn.Conv2d(1, width, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2))
+    x, played = torch.randn(1, 1, 20, 20), []
+    game = bp.RoutingGame(model.eval())
+    begin = bp.RoutingGame.attribute
+    monkeypatch.setattr(
+        bp.RoutingGame, "attribute", lambda self, x, target: played.append(len(x)) or begin(self, x, target)
+    )
+    average = bp.Reynolds(game, n=18, max_angle=0).attribute(x, 0)
+    monkeypatch.undo()
+    assert played == [at_once] * (18 // at_once) + [18 % at_once] * (18 % at_once > 0)
+    assert bp.Explainer(model, "gradient").together(x) == at_once
+    one_by_one = bp.Reynolds(Single(game), n=18, max_angle=0).attribute(x, 0)
+    assert_near(average, one_by_one, 1e-5)

@@ -107,6 +107,10 @@ class Game(ABC, Generic[M]):
         """The captured network; `example` is followed at first use."""
         return self._board.get(example)
 
+    def together(self, x: Tensor) -> int:
+        """How many samples like these are best played at once."""
+        return self.network(x).together(x.device)
+
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
         """Solve the game on an input: values, kernels and the difference pass."""
         network, inputs = self.prepare(x, additional_forward_args)

@@ -13,6 +13,7 @@ from backplay.errors import InputError, InputTypeError
 from backplay.games.inputs import Target
 from backplay.games.keywords import SEED, Number
 from backplay.games.progress import Progress
+from backplay.network.graph import MANY
 
 AVERAGE = {
     "n": Number(50, 1, note="draws"),
@@ -22,8 +23,6 @@ AVERAGE = {
     "noise": Number(0.0, 0, high=1, note="largest noise time t"),
     "seed": SEED,
 }
-
-_CHUNK = 8  # draws that are played together
 
 
 class Attributor(Protocol):
@@ -101,8 +100,10 @@ class Reynolds:
     def _one(self, image: Tensor, target: Any, bar: Progress) -> Tensor:
         draws = self._draws(image)
         total, weight = torch.zeros((), dtype=image.dtype), torch.zeros_like(image[:, :1])
-        for start in range(0, self.n, _CHUNK):
-            chunk = range(start, min(start + _CHUNK, self.n))
+        together: Any = getattr(self.game, "together", None)
+        at_once = together(image) if callable(together) else MANY
+        for start in range(0, self.n, at_once):
+            chunk = range(start, min(start + at_once, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
             repeated = torch.stack([target] * len(chunk)) if isinstance(target, Tensor) else [target] * len(chunk)
             maps = self.game.attribute(moved, repeated)

@@ -36,7 +36,7 @@ def sweep(
     points = [tuple(zip(grid, chosen, strict=True)) for chosen in itertools.product(*grid.values())]
     games = {point: game.replace(**dict(point)) for point in points}
     network, inputs = game.prepare(x)
-    shared = Shared(network, inputs, network.weights())
+    shared = Shared(network, inputs, network.weights().overwriting())
     maps: dict[tuple[tuple[str, Any], ...], Tensor] = {}
     with torch.inference_mode(False), torch.no_grad():
         for point in _by_passes(games):

@@ -39,37 +39,36 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
     def make() -> tuple[Tensor, Tensor, Tensor]:
         weight = node.weight(values)
         scale = torch.ones((), dtype=weight.dtype, device=weight.device)
-        if tau != 1 and isinstance(node.map, Averaging):
-            # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
-            scale = node.map.row_weight(values[node.operand]).pow(1 - tau)
-        elif tau != 1:
-            scale = values.prepared(node, "rows", lambda: _row_scale(node, weight))
-            return *_tempered(weight, _along_rows(node, scale, weight), tau, node.operand.nonnegative), scale
         if node.operand.nonnegative:
             return weight.clamp(min=0), (-weight).clamp(min=0), scale
         return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
 
-    key = ("split", tau, values.batch if isinstance(node.map, Averaging) else None)
-    if tau != 1:
-        values.weights.only((node, key), (node, "tempered"))
-    return values.prepared(node, key, make)
+    def powers(old: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+        if isinstance(node.map, Averaging):
+            # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
+            return *make()[:2], node.map.row_weight(values[node.operand]).pow(1 - tau)
+        weight = node.weight(values)
+        scale = values.prepared(node, "rows", lambda: _row_scale(node, weight))
+        first, second = (torch.empty_like(weight) for _ in range(2)) if old is None else old[:2]
+        _tempered(weight, _along_rows(node, scale, weight), tau, first, second, node.operand.nonnegative)
+        return first, second, scale
+
+    if tau == 1:
+        return values.prepared(node, "split", make)
+    return values.latest(node, (tau, values.batch if isinstance(node.map, Averaging) else None), powers)
 
 
-def _tempered(weight: Tensor, rows: Tensor, tau: float, parts: bool) -> tuple[Tensor, Tensor]:
+def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: Tensor, parts: bool) -> None:
     """`|W|^{1/τ}` in units of the rows: its two parts by the sign of `W`, or with the sign and without."""
-    first, second = torch.empty_like(weight), torch.empty_like(weight)
     at_once = max(1, BLOCK * len(weight) // max(1, weight.numel())) if weight.device.type == "cpu" else len(weight)
     for k in range(0, len(weight), at_once):
         some = slice(k, k + at_once)
         given, unit = weight[some], rows[some] if rows.ndim else rows
-        size = power_(given.abs().div_(unit), 1 / tau)
-        signed = torch.copysign(size, given)
+        size = power_(torch.abs(given, out=second[some]).div_(unit), 1 / tau)
+        signed = torch.copysign(size, given, out=first[some])
         if parts:
-            torch.clamp(signed, min=0, out=first[some])
-            torch.clamp(signed.neg_(), min=0, out=second[some])
-        else:
-            first[some], second[some] = signed, size
-    return first, second
+            torch.clamp(-signed, min=0, out=size)
+            signed.clamp_(min=0)
 
 
 def _row_scale(node: Affine, weight: Tensor) -> Tensor:

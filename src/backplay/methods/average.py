@@ -23,6 +23,9 @@ class _Sample:
     def __init__(self, subject: Subject, game: RoutingGame | StoppingGame) -> None:
         self.subject, self.game = subject, game
 
+    def together(self, x: Tensor) -> int:
+        return self.subject.network.together(x.device)
+
     def targets(self, x: Tensor, target: Tensor) -> Tensor:
         return target
 

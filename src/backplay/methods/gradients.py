@@ -18,8 +18,6 @@ from backplay.methods.registry import method
 from backplay.methods.subject import Subject
 from backplay.values.forward import Values
 
-_CHUNK = 16  # inputs that run through the model together
-
 
 @method("gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034")
 def gradient(subject: Subject) -> Tensor:
@@ -98,7 +96,8 @@ def integrated_gradients(subject: Subject, steps: int) -> Tensor:
 def _gradients(subject: Subject, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
     """Gradients at several inputs for the same samples, (B, k, …) for the next k of them."""
     batch, waiting = len(subject.x), iter(inputs)
-    while several := list(islice(waiting, max(1, _CHUNK // batch))):
+    at_once = max(2, subject.network.together(subject.x.device))  # of one alone a batch norm makes two
+    while several := list(islice(waiting, max(1, at_once // batch))):
         stacked = torch.stack(several, 1)
         yield subject.gradient(stacked.flatten(0, 1)).unflatten(0, (batch, -1))
 

@@ -19,7 +19,6 @@ from backplay.games.progress import Progress
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
 
-_CHUNK = 32  # perturbed images that run through the model together
 _PATIENCE = 2.0  # seconds of work before progress is shown
 
 _BASELINES = ("segment", "mean", "zero")
@@ -107,7 +106,7 @@ class Puzzle:
     def ask(self, shown: Tensor) -> Tensor:
         """(n,) float64 the target's logit for rows of ones and zeros (n, pieces): what is shown and what is hidden."""
         found: list[Tensor] = []
-        for rows in shown.split(_CHUNK):
+        for rows in shown.split(self.subject.network.together(self.image.device)):
             visible = rows.to(self.labels.device)[:, self.labels] > 0  # (k, H, W)
             mixed = torch.where(visible[:, None], self.image, self.hidden)
             found.append(self.subject.scores(mixed, self.subject.flat.expand(len(rows))))

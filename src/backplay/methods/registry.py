@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
-from backplay.games.inputs import Inputs, Target
+from backplay.games.inputs import Inputs, Target, read_inputs
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
@@ -154,6 +154,10 @@ class Explainer:
         model = self.model.model if isinstance(self.model, Network) else self.model
         changed = [f"{k}={v!r}" for k, v in self.params.items() if v != self.info.params[k].default]
         return f"Explainer({', '.join([type(model).__name__, repr(self.info.name), *changed])})"
+
+    def together(self, x: Tensor) -> int:
+        """How many samples like these are best explained at once."""
+        return captured(self.model, read_inputs(x)).together(x.device)
 
     def targets(self, x: Inputs, target: Target = None) -> Tensor:
         """(B, n) the class that is explained in each sample."""

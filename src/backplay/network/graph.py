@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections import Counter
 from collections.abc import Generator, Mapping
@@ -23,6 +24,9 @@ from backplay.network.weights import Weights, fingerprints
 
 # while one thread exports a model, its parameters are stand-ins: nobody else may capture, read or run a model then
 EXPORTING = threading.RLock()
+
+MANY = 16  # samples that run together where memory is no matter
+_LARGE = 24 << 20  # bytes; allocators hand larger blocks back at once, and their pages are cleared again at every use
 
 
 @contextmanager
@@ -195,6 +199,13 @@ class Network:
             return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
 
     # ---------------------------------------------------------------- shapes
+
+    def together(self, device: torch.device) -> int:
+        """How many samples are best run at once: on a processor so few that no node's value is a large block."""
+        if device.type != "cpu":
+            return MANY
+        largest = max(math.prod(abs(size) for size in node.shape) for node in self.nodes)
+        return min(max(_LARGE // (self._dtype.itemsize * largest), 1), MANY)
 
     def _trace(self, example: dict[Any, Any], builder: Builder) -> None:
         """Run the example once: concrete shapes, and where the samples lie in each tensor."""

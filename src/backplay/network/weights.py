@@ -87,8 +87,9 @@ class Weights:
     prints: dict[str, Fingerprint]
     constants: dict[Any, Any]
     _prepared: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    _latest: dict[Hashable, Hashable] = field(default_factory=dict[Hashable, Hashable])
+    _latest: dict[Hashable, tuple[Hashable, Any]] = field(default_factory=dict[Hashable, tuple[Hashable, Any]])
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _mine: set[Hashable] | None = None  # latest variants that nobody else can hold
 
     def fresh(self, prints: dict[str, Fingerprint]) -> bool:
         return self.prints.keys() == prints.keys() and all(p.same(prints[k]) for k, p in self.prints.items())
@@ -100,15 +101,29 @@ class Weights:
                 self._prepared[key] = make()
             return self._prepared[key]
 
-    def only(self, keep: Hashable, group: Hashable) -> None:
-        """Of a group of variants, keep the latest alone: a sweep over temperatures would fill the memory."""
+    def latest(self, key: Hashable, variant: Hashable, make: Callable[[Any], Any]) -> Any:
+        """Of the variants of one thing the latest alone: a sweep over temperatures would fill the memory.
+
+        `make` is given the last one where it may be written over, else None.
+        """
         with self._lock:
-            earlier = self._latest.get(group)
-            if earlier is not None and earlier != keep:
-                self._prepared.pop(earlier, None)
-            self._latest[group] = keep
+            known, _ = self._latest.get(key, (None, None))
+            if known != variant:
+                _, old = self._latest.pop(key, (None, None))
+                self._latest[key] = variant, make(old if key in (self._mine or ()) else None)
+                if self._mine is not None:
+                    self._mine.add(key)
+            return self._latest[key][1]
+
+    def overwriting(self) -> Weights:
+        """The same, but each latest variant is written over the last: for plays that come and go one by one.
+
+        Fresh memory costs more than the powers that are written to it.
+        """
+        return Weights(self.prints, self.constants, self._prepared, dict(self._latest), self._lock, set())
 
     def nbytes(self) -> int:
         """Memory of the prepared tensors."""
-        tensors = [t for v in self._prepared.values() for t in (v if isinstance(v, tuple) else (v,))]
+        kept = [*self._prepared.values(), *(made for _, made in self._latest.values())]
+        tensors = [t for v in kept for t in (v if isinstance(v, tuple) else (v,))]
         return sum(t.nbytes for t in tensors if isinstance(t, Tensor))

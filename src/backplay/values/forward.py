@@ -75,9 +75,11 @@ class Values(Mapping[Any, Any]):
 
     def prepared(self, node: Node, key: Hashable, make: Callable[[], Any]) -> Any:
         """What is derived from a node's weights: made once for each state of the model, if it rests on that alone."""
-        if node.fleeting or isinstance(node, Attention):
-            return make()
-        return self.weights.prepared((node, key), make)
+        return make() if _fleeting(node) else self.weights.prepared((node, key), make)
+
+    def latest(self, node: Node, variant: Hashable, make: Callable[[Any], Any]) -> Any:
+        """The same where there are many variants, of which one is kept; `make` is given what it may write over."""
+        return make(None) if _fleeting(node) else self.weights.latest(node, variant, make)
 
     @property
     def batch(self) -> int:
@@ -92,3 +94,8 @@ class Values(Mapping[Any, Any]):
         self._scope[node] = None
         if self._observed is not None:
             self._observed.forget(node)
+
+
+def _fleeting(node: Node) -> bool:
+    """Whether a node's weights differ from input to input."""
+    return node.fleeting or isinstance(node, Attention)
