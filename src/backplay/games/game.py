@@ -183,9 +183,7 @@ class Game(ABC, Generic[M]):
                 values.moments = Moments(values, self.modes.input_variance)
             if not isinstance(node, Gate) or node not in values.network.carrying:
                 return None  # what no mass can reach, such as the powers inside a spelled-out norm, stays as it is
-            values.moments.advance(until=node)
-            variance = values.moments.variance(node.operand)
-            return lower_confidence(node, values[node.operand], variance, self.modes.risk, values)
+            return lower_confidence(node, values.moments.advance(through=node)[node], self.modes.risk)
 
         return shared.deformed(self.forward(), deform)
 

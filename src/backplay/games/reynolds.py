@@ -100,8 +100,8 @@ class Reynolds:
     def _one(self, image: Tensor, target: Any, bar: Progress) -> Tensor:
         draws = self._draws(image)
         total, weight = torch.zeros((), dtype=image.dtype), torch.zeros_like(image[:, :1])
-        together: Any = getattr(self.game, "together", None)
-        at_once = together(image) if callable(together) else MANY
+        game: Any = self.game
+        at_once = int(game.together(image)) if hasattr(game, "together") else MANY
         for start in range(0, self.n, at_once):
             chunk = range(start, min(start + at_once, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])

@@ -15,7 +15,6 @@ from backplay.games.structure import structural_kernel
 from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
 from backplay.kernels.linear import RoutingLinear, Sharing
-from backplay.kernels.powers import power_
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
 from backplay.network.attention import Attention
@@ -24,6 +23,7 @@ from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Over
 from backplay.values.forward import Values
 from backplay.values.gates import accurate_tail, replay, routing_probability
 from backplay.values.observed import Observed
+from backplay.values.powers import power_
 from backplay.values.risk import averse_weights, lower_confidence
 from backplay.values.shared import Shared
 
@@ -76,8 +76,7 @@ class RoutingGame(Game[RoutingModes]):
             assert values.moments is not None
             if not values.moments.reaches(gate.operand):
                 return None
-            variance = values.moments.variance(gate.operand)
-            return lower_confidence(gate, z, variance, self.modes.risk, values)
+            return lower_confidence(gate, values.moments.of_gate(gate, z), self.modes.risk)
         if z is not values[gate.operand]:
             return replay(gate, z, values)
         return accurate_tail(gate, values) if self.modes.tau > 1 else None

@@ -28,24 +28,24 @@ from backplay.kernels.kernel import (
     Winner,
 )
 from backplay.kernels.linear import RoutingLinear, Sharing, StoppingLinear
-from backplay.kernels.powers import in_blocks
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, StreamState
 from backplay.network.linear import LinearMap
+from backplay.values.powers import in_blocks
 
 
 def mean(a: Tensor, b: Tensor) -> Tensor:
     """`√(a b)` of non-negative tensors, in range wherever both are; exactly `a` where both are equal."""
-    return a if a is b else in_blocks(_mean, a, b)
+    return a if a is b else in_blocks(_mean, a, b)[0]
 
 
 def agreeing(a: Tensor, b: Tensor) -> Tensor:
     """`±√(a b)` where both have the same sign, which it keeps; 0 elsewhere."""
-    return a if a is b else in_blocks(_agreeing, a, b)
+    return a if a is b else in_blocks(_agreeing, a, b)[0]
 
 
 def opposing(a: Tensor, b: Tensor) -> Tensor:
     """`√|a b|` where the signs differ, with the sign of `a`; 0 elsewhere."""
-    return in_blocks(_opposing, a, b)
+    return in_blocks(_opposing, a, b)[0]
 
 
 def _mean(a: Tensor, b: Tensor) -> Tensor:

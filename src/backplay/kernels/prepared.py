@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from backplay.kernels.powers import BLOCK, power_
 from backplay.network.linear import Averaging, Convolution, Dense, Resampling
 from backplay.network.nodes import Affine, Mix, Node, Wire
 from backplay.values.forward import Values
+from backplay.values.powers import BLOCK, power_
 
 
 def signed_weight(node: Affine, values: Values) -> Tensor:

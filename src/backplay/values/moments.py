@@ -18,6 +18,7 @@ from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Ove
 from backplay.values.forward import Values
 from backplay.values.gates import reach, replay
 from backplay.values.normal import density, normal_cdf
+from backplay.values.powers import in_blocks
 from backplay.values.quadrature import moments_of
 
 
@@ -49,15 +50,16 @@ class Moments(Mapping[Any, Moment]):
         other.real = values.bare()
         return other
 
-    def advance(self, until: Node | None = None) -> Moments:
-        """Filter on to `until`, or through the whole graph; values behind it must be there."""
-        while self._seen < len(self.network.nodes) and self.network.nodes[self._seen] is not until:
-            node = self.network.nodes[self._seen]
+    def advance(self, through: Gate | None = None) -> Moments:
+        """Filter on through a gate, or through the whole graph; values before it must be there."""
+        for node in self.network.nodes[self._seen :]:
+            self._seen += 1
             if isinstance(node, Input):
                 self._variances[node] = torch.full_like(self.real[node], self.input_variance)
             else:
                 self._step(node)
-            self._seen += 1
+            if node is through:
+                break
         return self
 
     def __getitem__(self, key: str | Node) -> Moment:
@@ -79,6 +81,12 @@ class Moments(Mapping[Any, Moment]):
         if node not in self._variances:
             raise UnsupportedError(f"{node.name!r} ({node.operator}) lies inside an oracle: no moments reach it.")
         return self._variances[node]
+
+    def of_gate(self, gate: Gate, z: Tensor) -> Moment:
+        """Moments of a gate on a pre-activation of its own; on the real one they are known."""
+        if z is self.real[gate.operand] and not self._filtered:
+            return self[gate]
+        return Moment(*gate_moments(gate, z, self.variance(gate.operand), self.real))
 
     def _mean(self, node: Node) -> Tensor:
         return self._means[node] if node in self._means else self.real[node]
@@ -160,7 +168,8 @@ def _winner(node: Max, variances: dict[Node, Tensor], values: Values) -> Tensor:
 def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Values) -> tuple[Tensor, Tensor]:
     """Moments of the gate applied to a Gaussian: closed form for ReLU, quadrature for any other gate."""
     if node.gate == "relu":
-        return relu_moments(mean, variance)
+        expected, spread = in_blocks(relu_moments, mean, variance)
+        return expected, spread
     return moments_of(lambda z: replay(node, z, values), reach(node, values), mean, variance)
 
 

@@ -9,14 +9,13 @@ from backplay.errors import UnsupportedError
 from backplay.network.attention import Attention
 from backplay.network.nodes import Gate, rerun
 from backplay.values.forward import Values
-from backplay.values.moments import Moments, gate_moments
+from backplay.values.moments import Moment, Moments
 
 
-def lower_confidence(gate: Gate, z: Tensor, variance: Tensor, risk: float, values: Values) -> Tensor:
+def lower_confidence(gate: Gate, shown: Moment, risk: float) -> Tensor:
     """`V_λ = μ_a + λ σ_a`, cut at 0 for gates with range ≥ 0 (app:adf-variance)."""
-    mean, spread = gate_moments(gate, z, variance, values)
-    shown = mean + risk * spread.sqrt()
-    return shown.clamp(min=0) if gate.nonnegative else shown
+    value = shown.mean + risk * shown.variance.sqrt()
+    return value.clamp_(min=0) if gate.nonnegative else value
 
 
 def averse_weights(node: Attention, values: Values, moments: Moments, risk: float, score: str) -> Tensor:
