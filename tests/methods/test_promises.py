@@ -193,6 +193,10 @@ def test_grids_are_accepted():
             info.check(params)
     sizes = {name: len(bp.methods()[name].grid) for name in ("smoothgrad", "integrated_gradients", "deeplift", "dave")}
     assert sizes == {"smoothgrad": 12, "integrated_gradients": 5, "deeplift": 5, "dave": 2}
+    routing, image = bp.methods()["rg"], zoo.images(1).x
+    assert routing.grid_for(bp.capture(zoo.load("vit"), image)) == routing.grid
+    without = routing.grid_for(bp.capture(zoo.load("vgg"), image))  # λ_sm is searched where there is attention
+    assert len(without) == 24 * (1 + 4 * 4) and all(point["attention_risk"] == 0 for point in without)
 
 
 @pytest.mark.parametrize(

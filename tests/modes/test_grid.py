@@ -150,6 +150,8 @@ class TestSweep:
         buffers.clear()
         torch.testing.assert_close(play.marginal(), game.play(x, 0).marginal(), rtol=0, atol=0)
         assert not buffers, "the game's own powers are still at hand"
+        bp.sweep(game, x, 0, epsilon=[0.1, 0.5], tau=[0.3, 2.0])
+        assert len(buffers) == 2 * 3, "each temperature's once, in whatever order the grid names it"
         torch.testing.assert_close(found[(("tau", 0.3),)], apart, rtol=0, atol=0)
 
     @pytest.mark.parametrize("grid", [{}, {"tau": 0.5}, {"tau": []}, {"gate": "noisy"}, {"heat": [1]}, {"tau": [0.0]}])

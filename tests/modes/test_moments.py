@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 import backplay as bp
+from backplay.values.moments import relu_moments
+from backplay.values.powers import BLOCK, in_blocks
 from closeness import assert_near
 from modes import hand
 
@@ -430,3 +432,15 @@ def test_bad_keywords(keywords):
     with pytest.raises(ValueError, match=next(reversed(keywords))) as error:
         bp.moments(hand.mlp(4, 3), x, **keywords)
     assert isinstance(error.value, bp.BackplayError)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_many_elements(turned):
+    """Large tensors are worked through in blocks, which changes no number, in whatever order they lie in memory."""
+    shape = (3, 2 * BLOCK // 3 + 1)
+    mean, variance = torch.randn(shape), torch.rand(1, shape[1]).expand(shape)
+    if turned:
+        mean, variance = torch.randn(shape[::-1]).mT, torch.rand(shape[::-1]).mT
+    assert mean.numel() > 2 * BLOCK
+    for found, expected in zip(in_blocks(relu_moments, mean, variance), relu_moments(mean, variance), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)

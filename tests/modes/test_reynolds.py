@@ -304,19 +304,77 @@ class TestMethods:
         assert repr(method) == "Explainer(Circular, 'gradcam', layer='conv')"
 
 
-@pytest.mark.parametrize("width, at_once", [(2, 16), (3000, 5), (20000, 1)])
-def test_draws_are_batched(monkeypatch, width, at_once):
-    """As many draws run together as leave every value of the network a moderate block: 16, or 24 MB in the widest."""
-    model = nn.Sequential(nn.Conv2d(1, width, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2))
-    x, played = torch.randn(1, 1, 20, 20), []
-    game = bp.RoutingGame(model.eval())
-    begin = bp.RoutingGame.attribute
-    monkeypatch.setattr(
-        bp.RoutingGame, "attribute", lambda self, x, target: played.append(len(x)) or begin(self, x, target)
-    )
-    average = bp.Reynolds(game, n=18, max_angle=0).attribute(x, 0)
-    monkeypatch.undo()
-    assert played == [at_once] * (18 // at_once) + [18 % at_once] * (18 % at_once > 0)
-    assert bp.Explainer(model, "gradient").together(x) == at_once
-    one_by_one = bp.Reynolds(Single(game), n=18, max_angle=0).attribute(x, 0)
-    assert_near(average, one_by_one, 1e-5)
+class Folded(nn.Module):
+    """Channels as samples of their own: the batch dimension of the convolution holds 64 times as many."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 64, 3, padding=1), nn.Linear(64, 2)
+
+    def forward(self, x):
+        inner = torch.relu(self.conv(x.flatten(0, 1)[:, None]))
+        return self.head(inner.mean((2, 3)).unflatten(0, x.shape[:2]).mean(1))
+
+
+class Long(nn.Module):
+    """Attention over 1024 places, whose weights are larger than any of its values."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.head = nn.MultiheadAttention(16, 4, batch_first=True), nn.Linear(16, 2)
+
+    def forward(self, x):
+        tokens = x.flatten(2).mT
+        return self.head(self.mix(tokens, tokens, tokens, need_weights=False)[0].mean(1))
+
+
+def wide(channels):
+    """One layer of that many channels."""
+    pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 2))
+    return nn.Sequential(nn.Conv2d(1, channels, 1), nn.ReLU(), *pool)
+
+
+class TestTogether:
+    """As many samples run at once as leave every value of the network a moderate block: 16, or 24 MB of the largest."""
+
+    @pytest.mark.parametrize("channels, at_once", [(2, 16), (3000, 5), (20000, 1)])
+    def test_draws_are_batched(self, monkeypatch, channels, at_once):
+        model, x, played = wide(channels).eval(), torch.randn(1, 1, 20, 20), []
+        game, begin = bp.RoutingGame(model), bp.RoutingGame.attribute
+
+        def attribute(self, x, target):
+            played.append(len(x))
+            return begin(self, x, target)
+
+        monkeypatch.setattr(bp.RoutingGame, "attribute", attribute)
+        average = bp.Reynolds(game, n=18, max_angle=0).attribute(x, 0)
+        monkeypatch.undo()
+        assert played == [at_once] * (18 // at_once) + [18 % at_once] * (18 % at_once > 0)
+        one_by_one = bp.Reynolds(Single(game), n=18, max_angle=0).attribute(x, 0)
+        assert_near(average, one_by_one, 1e-5)
+
+    @pytest.mark.parametrize("method, params, at_once", [
+        ("smoothgrad", {"n": 18}, 5), ("integrated_gradients", {"steps": 18}, 5), ("lime", {"n": 18, "segments": 4}, 5),
+        ("rg_eq", {"n": 18}, 5),
+    ])  # fmt: skip
+    def test_methods(self, monkeypatch, method, params, at_once):
+        """Every method that runs many inputs runs as many of them at once."""
+        model, x, ran = wide(3000).eval(), torch.randn(1, 1, 20, 20), []
+        network = bp.capture(model, x)
+        model.register_forward_pre_hook(lambda _, given: ran.append(len(given[0])))
+        begin = bp.RoutingGame.attribute
+        monkeypatch.setattr(bp.RoutingGame, "attribute", lambda self, x, t: ran.append(len(x)) or begin(self, x, t))
+        bp.explain(network, x, 0, method=method, **params)
+        assert max(ran) == at_once and ran.count(at_once) == 18 // at_once
+
+    def test_what_counts(self):
+        """Values that hold several entries for each sample, weights inside an attention, and the present precision."""
+        x = torch.randn(2, 64, 32, 32)
+        assert bp.capture(Folded().eval(), x).together(x) == 1  # 64 · 64 · 32 · 32 floats are 16.8 MB
+        x = torch.randn(2, 16, 32, 32)
+        assert bp.capture(Long().eval(), x).together(x) == 1  # 4 · 1024 · 1024 floats are 16.8 MB
+        model, x = wide(3000).eval(), torch.randn(2, 1, 20, 20)
+        game = bp.RoutingGame(model)
+        assert (game.together(x), bp.Explainer(model, "gradient").together(x)) == (5, 5)
+        model.double()
+        assert game.together(x.double()) == 2

@@ -109,7 +109,7 @@ class Game(ABC, Generic[M]):
 
     def together(self, x: Tensor) -> int:
         """How many samples like these are best played at once."""
-        return self.network(x).together(x.device)
+        return self.network(x).together(x)
 
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
         """Solve the game on an input: values, kernels and the difference pass."""

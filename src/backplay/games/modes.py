@@ -21,8 +21,10 @@ class Modes:
     risk: float = keyword(Number(0.0, note="λ, negative is averse; idle while input_variance is 0"))
     input_variance: float = keyword(Number(0.0, 0, note="σ²"))
     entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent"))
-    gate: Literal["exact", "noisy"] = keyword(Choice("exact", ("exact", "noisy")))
-    gate_noise: float = keyword(Number(1.0, 0, strict=True))
+    gate: Literal["exact", "noisy"] = keyword(
+        Choice("exact", ("exact", "noisy"), note="of ReLU; other gates stay as they are")
+    )
+    gate_noise: float = keyword(Number(1.0, 0, strict=True, note='idle unless gate="noisy"'))
 
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():

@@ -41,7 +41,7 @@ class RoutingGame(Game[RoutingModes]):
       at every gate, the shut ones too
     - `attention_risk`, `attention_score`: the oracle shuns keys that the same noise makes uncertain (S24)
     - `entropy_bias`: gates of neurons that listen to many predecessors alike are shown lower (S20)
-    - `gate`, `gate_noise`: `"noisy"` gates are open with probability `Φ(z / gate_noise)` (S21)
+    - `gate`, `gate_noise`: `"noisy"` ReLU gates are open with probability `Φ(z / gate_noise)` (S21)
     - `residual`, `bias`, `empty_stream`, `attention`: the variants of S17, S15, S16 and S25
     - `tau_forward`, `risk_forward`: players who know τ or λ change the forward pass too (S19, S20)
     - `output`: maps are in units of the `"logit"`, or of `"one"`

@@ -45,11 +45,17 @@ def sweep(
 
 
 def _by_passes(games: dict[Any, Game[Any]]) -> list[Any]:
-    """The points with equal passes together, those on the network's own forward pass first: it names the class too."""
+    """The points with equal passes and powers together, those on the network's own pass first: it names the class."""
     forwards = list(dict.fromkeys(game.forward() for game in games.values()))
+    taus = list(dict.fromkeys(_temperature(game) for game in games.values()))
 
-    def place(point: Any) -> tuple[bool, int, float]:
-        forward = games[point].forward()
-        return forward != (), forwards.index(forward), games[point].modes.input_variance
+    def place(point: Any) -> tuple[bool, int, float, int]:
+        game = games[point]
+        forward, tau = game.forward(), _temperature(game)
+        return forward != (), forwards.index(forward), game.modes.input_variance, taus.index(tau)
 
     return sorted(games, key=place)
+
+
+def _temperature(game: Game[Any]) -> float:
+    return getattr(game.modes, "tau", 1.0)

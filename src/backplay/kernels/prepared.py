@@ -55,7 +55,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
 
     if tau == 1:
         return values.prepared(node, "split", make)
-    return values.latest(node, (tau, values.batch if isinstance(node.map, Averaging) else None), powers)
+    return values.latest(node, "split", (tau, values.batch if isinstance(node.map, Averaging) else None), powers)
 
 
 def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: Tensor, parts: bool) -> None:

@@ -24,7 +24,7 @@ class _Sample:
         self.subject, self.game = subject, game
 
     def together(self, x: Tensor) -> int:
-        return self.subject.network.together(x.device)
+        return self.subject.network.together(x)
 
     def targets(self, x: Tensor, target: Tensor) -> Tensor:
         return target

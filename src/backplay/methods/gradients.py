@@ -96,7 +96,7 @@ def integrated_gradients(subject: Subject, steps: int) -> Tensor:
 def _gradients(subject: Subject, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
     """Gradients at several inputs for the same samples, (B, k, …) for the next k of them."""
     batch, waiting = len(subject.x), iter(inputs)
-    at_once = max(2, subject.network.together(subject.x.device))  # of one alone a batch norm makes two
+    at_once = max(2, subject.network.together(subject.x))  # of one alone a batch norm makes two
     while several := list(islice(waiting, max(1, at_once // batch))):
         stacked = torch.stack(several, 1)
         yield subject.gradient(stacked.flatten(0, 1)).unflatten(0, (batch, -1))

@@ -106,7 +106,7 @@ class Puzzle:
     def ask(self, shown: Tensor) -> Tensor:
         """(n,) float64 the target's logit for rows of ones and zeros (n, pieces): what is shown and what is hidden."""
         found: list[Tensor] = []
-        for rows in shown.split(self.subject.network.together(self.image.device)):
+        for rows in shown.split(self.subject.network.together(self.image)):
             visible = rows.to(self.labels.device)[:, self.labels] > 0  # (k, H, W)
             mixed = torch.where(visible[:, None], self.image, self.hidden)
             found.append(self.subject.scores(mixed, self.subject.flat.expand(len(rows))))
@@ -116,9 +116,11 @@ class Puzzle:
 
 def _pictures(subject: Subject, segments: int, baseline: str, bar: Progress, fit: Callable[[Puzzle], Tensor]) -> Tensor:
     """Every pixel with the coefficient of its piece, (B, 1, H, W)."""
-    puzzles = [Puzzle(one, segments, baseline, bar) for one in subject.samples()]
-    pictures = [fit(p).to(p.labels.device, p.image.dtype)[p.labels] for p in puzzles]
-    bar.close()
+    try:
+        puzzles = [Puzzle(one, segments, baseline, bar) for one in subject.samples()]
+        pictures = [fit(p).to(p.labels.device, p.image.dtype)[p.labels] for p in puzzles]
+    finally:
+        bar.close()
     return torch.stack(pictures)[:, None]
 
 

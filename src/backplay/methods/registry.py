@@ -74,6 +74,12 @@ class MethodInfo:
         unmet = (why for check, why in map(NEEDS.__getitem__, self.needs) if not check(network))
         return self.missing() or next(unmet, None)
 
+    def grid_for(self, network: Network) -> tuple[Mapping[str, Any], ...]:
+        """The points of the grid that are for a network like this: `λ_sm` is for attention (tab:main-search-grid)."""
+        if has_attention(network):
+            return self.grid
+        return tuple(point for point in self.grid if not point.get("attention_risk"))
+
     def missing(self) -> str | None:
         """Which library the method lacks, whatever the network; None if it lacks none."""
         absent = [name for name in self.libraries if find_spec(LIBRARIES[name]) is None]
@@ -157,7 +163,7 @@ class Explainer:
 
     def together(self, x: Tensor) -> int:
         """How many samples like these are best explained at once."""
-        return captured(self.model, read_inputs(x)).together(x.device)
+        return captured(self.model, read_inputs(x)).together(x)
 
     def targets(self, x: Inputs, target: Target = None) -> Tensor:
         """(B, n) the class that is explained in each sample."""

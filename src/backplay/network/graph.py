@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import threading
 from collections import Counter
 from collections.abc import Generator, Mapping
@@ -200,15 +199,15 @@ class Network:
 
     # ---------------------------------------------------------------- shapes
 
-    def together(self, device: torch.device) -> int:
-        """How many samples are best run at once: on a processor so few that no node's value is a large block."""
-        if device.type != "cpu":
+    def together(self, x: Tensor) -> int:
+        """How many samples like these are best run at once: on a processor so few that no value is a large block."""
+        if x.device.type != "cpu":
             return MANY
-        largest = max(math.prod(abs(size) for size in node.shape) for node in self.nodes)
-        return min(max(_LARGE // (self._dtype.itemsize * largest), 1), MANY)
+        return min(max(_LARGE // (x.element_size() * self._largest), 1), MANY)
 
     def _trace(self, example: dict[Any, Any], builder: Builder) -> None:
-        """Run the example once: concrete shapes, and where the samples lie in each tensor."""
+        """Run the example once: concrete shapes, where the samples lie in each tensor, and how large one can be."""
+        self._largest = 1  # elements of a sample
         with torch.inference_mode(False), torch.no_grad():
             scope = self.scope(example, self.weights())
             batch = example[self.key].shape[0]
@@ -218,6 +217,7 @@ class Network:
                     scope[node] = node.run(scope)
                 value = scope[node]
                 if isinstance(value, Tensor):
+                    self._largest = max(self._largest, _elements(node, scope) // batch)
                     node.layout = _layout(node, value, scope, batch, builder)
                     node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
                 for operand in node.inputs:
@@ -261,6 +261,14 @@ class Network:
             f"no node or module named {name!r} in this network{suggestion(name, sorted({*exact, *modules}))}; "
             "`[n.name for n in play.network.nodes]` lists all names."
         )
+
+
+def _elements(node: Node, scope: Mapping[Any, Any]) -> int:
+    """Elements of a node's value, or of the weights that a fused attention keeps to itself."""
+    value: Tensor = scope[node]
+    if isinstance(node, Attention) and node.told is None:
+        return max(value.numel(), value[..., 0].numel() * scope[node.operand].shape[-2])
+    return value.numel()
 
 
 def _own_name(target: str) -> str:

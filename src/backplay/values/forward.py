@@ -77,9 +77,9 @@ class Values(Mapping[Any, Any]):
         """What is derived from a node's weights: made once for each state of the model, if it rests on that alone."""
         return make() if _fleeting(node) else self.weights.prepared((node, key), make)
 
-    def latest(self, node: Node, variant: Hashable, make: Callable[[Any], Any]) -> Any:
+    def latest(self, node: Node, key: Hashable, variant: Hashable, make: Callable[[Any], Any]) -> Any:
         """The same where there are many variants, of which one is kept; `make` is given what it may write over."""
-        return make(None) if _fleeting(node) else self.weights.latest(node, variant, make)
+        return make(None) if _fleeting(node) else self.weights.latest((node, key), variant, make)
 
     @property
     def batch(self) -> int:

@@ -83,8 +83,8 @@ class Moments(Mapping[Any, Moment]):
         return self._variances[node]
 
     def of_gate(self, gate: Gate, z: Tensor) -> Moment:
-        """Moments of a gate on a pre-activation of its own; on the real one they are known."""
-        if z is self.real[gate.operand] and not self._filtered:
+        """Moments of a gate on another pre-activation; around the real one they are known."""
+        if z is self.real[gate.operand]:
             return self[gate]
         return Moment(*gate_moments(gate, z, self.variance(gate.operand), self.real))
 

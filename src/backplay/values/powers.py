@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 Formula = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, ...]]
@@ -24,9 +23,11 @@ def in_blocks(formula: Formula, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     if a.shape != b.shape or a.numel() <= BLOCK or a.device.type != "cpu":
         return _several(formula(a, b))
     blocks = [t.reshape(-1).split(BLOCK) for t in (a, b)]
-    found = tuple(torch.empty(a.shape, dtype=a.dtype) for _ in _several(formula(a.new_ones(1), b.new_ones(1))))
+    found: tuple[Tensor, ...] = ()
     for k, pair in enumerate(zip(*blocks, strict=True)):
-        for whole, part in zip(found, _several(formula(*pair)), strict=True):
+        parts = _several(formula(*pair))
+        found = found or tuple(part.new_empty(a.shape) for part in parts)
+        for whole, part in zip(found, parts, strict=True):
             whole.view(-1)[k * BLOCK : (k + 1) * BLOCK] = part
     return found
 

@@ -12,9 +12,9 @@ from backplay.values.forward import Values
 from backplay.values.moments import Moment, Moments
 
 
-def lower_confidence(gate: Gate, shown: Moment, risk: float) -> Tensor:
+def lower_confidence(gate: Gate, moment: Moment, risk: float) -> Tensor:
     """`V_λ = μ_a + λ σ_a`, cut at 0 for gates with range ≥ 0 (app:adf-variance)."""
-    value = shown.mean + risk * shown.variance.sqrt()
+    value = moment.mean + risk * moment.variance.sqrt()
     return value.clamp_(min=0) if gate.nonnegative else value
 
 
