@@ -337,8 +337,8 @@ def wide(channels):
 class TestTogether:
     """As many samples run at once as leave every value of the network a moderate block: 16, or 24 MB of the largest."""
 
-    @pytest.mark.parametrize("channels, at_once", [(2, 16), (3000, 5), (20000, 1)])
-    def test_draws_are_batched(self, monkeypatch, channels, at_once):
+    @pytest.mark.parametrize("channels, n, at_once", [(2, 18, 16), (3000, 7, 5), (8000, 3, 1)])
+    def test_draws_are_batched(self, monkeypatch, channels, n, at_once):
         model, x, played = wide(channels).eval(), torch.randn(1, 1, 20, 20), []
         game, begin = bp.RoutingGame(model), bp.RoutingGame.attribute
 
@@ -347,10 +347,10 @@ class TestTogether:
             return begin(self, x, target)
 
         monkeypatch.setattr(bp.RoutingGame, "attribute", attribute)
-        average = bp.Reynolds(game, n=18, max_angle=0).attribute(x, 0)
+        average = bp.Reynolds(game, n=n, max_angle=0).attribute(x, 0)
         monkeypatch.undo()
-        assert played == [at_once] * (18 // at_once) + [18 % at_once] * (18 % at_once > 0)
-        one_by_one = bp.Reynolds(Single(game), n=18, max_angle=0).attribute(x, 0)
+        assert played == [at_once] * (n // at_once) + [n % at_once] * (n % at_once > 0)
+        one_by_one = bp.Reynolds(Single(game), n=n, max_angle=0).attribute(x, 0)
         assert_near(average, one_by_one, 1e-5)
 
     @pytest.mark.parametrize("method, params, at_once", [
