@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import backplay as bp
 from backplay.games.progress import Progress
+from backplay.games.reynolds import Draws
 from closeness import assert_near, l1_relative
 from modes import hand
 
@@ -118,6 +119,19 @@ class TestTransforms:
         x = torch.randn(1, 1, 20, 20, dtype=torch.float64)
         average = bp.Reynolds(Recorder(torch.ones_like), n=20, max_angle=10, max_shift=0.2).attribute(x, 0)
         assert_near(average, torch.ones_like(average), 1e-9)
+
+    def test_fill_is_not_shown(self):
+        """S36: what a method says about the fill of a transformed image never reaches the average."""
+        x = torch.rand(1, 1, 16, 16, dtype=torch.float64)
+        average = bp.Reynolds(Recorder(), n=16, max_angle=20, max_shift=0.25)
+        draws, filled = Draws(average, x.shape[-2:]), 0
+        for k in range(average.n):
+            moved, fill = draws.apply(k, x), draws.apply(k, torch.ones_like(x), mirrored=False) == 0
+            spoiled, plain = (draws.undo(k, torch.where(fill, said, moved)) for said in (1e6, 0.0))
+            assert_near(spoiled[0], plain[0], 1e-12)
+            assert_near(spoiled[1], plain[1], 1e-12)
+            filled += int(fill.sum())
+        assert filled > 0
 
     def test_no_edge_is_made(self):
         """S36: an image of one colour stays one, however it is moved, and a method that looks for edges finds none."""
