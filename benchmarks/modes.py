@@ -3,11 +3,14 @@
     python benchmarks/modes.py [--model vgg16] [--size 224] [--repeat 5] [--draws 50]
 
 Rounds are interleaved, so that a busy machine slows all of them alike; each figure is the median of its rounds. What is
-prepared once from the weights (powers, squares) is made in the first call and stated apart; a sweep makes the powers of
-each temperature anew in every round.
+prepared once from the weights (powers, squares) is made in the first call and stated apart. A sweep makes the powers of
+each temperature anew in every round, as a play at a temperature does that was not the network's last: a sweep is stated
+against that, and against a play with its powers at hand.
 """
 
 import argparse
+import copy
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -17,7 +20,8 @@ from torch import nn
 import backplay as bp
 from backplay.interop.torchvision import ensure
 
-TAUS = [0.3, 0.5, 0.7, 0.9, 2.0, 5.0]
+TAUS = [0.3, 0.5, 0.7, 1.0, 2.0, 5.0]
+OTHERS = [0.4, 0.8, 1.5, 3.0]
 
 
 def main() -> None:
@@ -36,11 +40,14 @@ def main() -> None:
     x = torch.randn(1, 3, options.size, options.size)
     anchor = bp.RoutingGame(model)
     tempered, averse = anchor.replace(tau=0.7), anchor.replace(risk=-1.0, input_variance=1.0)
+    other = bp.RoutingGame(copy.deepcopy(model))  # a network keeps the powers of one temperature at hand
+    others = itertools.cycle([other.replace(tau=tau) for tau in OTHERS])
     calls: dict[str, Callable[[], object]] = {
         "anchor, map": lambda: anchor.attribute(x),
         "anchor, play": lambda: anchor.play(x),
         "tau=0.7, map": lambda: tempered.attribute(x),
         "tau=0.7, play": lambda: tempered.play(x),
+        "another tau, play": lambda: next(others).play(x),
         "risk=-1, variance 1, map": lambda: averse.attribute(x),
         f"sweep of {len(TAUS)} tau": lambda: bp.sweep(anchor, x, tau=TAUS),
     }
@@ -55,7 +62,8 @@ def main() -> None:
     for name, median in found.items():
         print(f"{name:28} {median:7.3f} s  {median / one:6.2f} × anchor's map")
     print(f"tau=0.7: {found['tau=0.7, play'] / found['anchor, play']:.2f} × the anchor, play by play")
-    print(f"sweep: {sweep / found['tau=0.7, play']:.2f} × one play at tau=0.7, {len(TAUS)} plays in it")
+    for play, powers in (("another tau, play", "made"), ("tau=0.7, play", "at hand")):
+        print(f"sweep: {sweep / found[play]:.2f} × one play with its powers {powers}, {len(TAUS)} plays in it")
 
 
 if __name__ == "__main__":

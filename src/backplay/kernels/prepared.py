@@ -60,7 +60,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
 
 def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: Tensor, parts: bool) -> None:
     """`|W|^{1/τ}` in units of the rows: its two parts by the sign of `W`, or with the sign and without."""
-    at_once = max(1, BLOCK * len(weight) // max(1, weight.numel())) if weight.device.type == "cpu" else len(weight)
+    at_once = max(1, 2 * BLOCK * len(weight) // max(1, weight.numel())) if weight.device.type == "cpu" else len(weight)
     for k in range(0, len(weight), at_once):
         some = slice(k, k + at_once)
         given, unit = weight[some], rows[some] if rows.ndim else rows
