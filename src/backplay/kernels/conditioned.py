@@ -9,6 +9,7 @@ from torch import Tensor
 
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network.mass import Mass
+from backplay.values.powers import root
 
 
 class Conditioned(Kernel):
@@ -30,5 +31,5 @@ def between(a: Mass, b: Mass) -> Mass:
     """`√(h_A h_B)` with its scale."""
     half = torch.floor((a.exponent + b.exponent) / 2)
     rest = torch.exp2((a.exponent + b.exponent) / 2 - half)
-    value = a.value.sqrt() * b.value.sqrt()
+    value = root(a.value) * root(b.value)
     return Mass(value * a.layout.spread(rest.to(value.dtype), value), half, a.layout)

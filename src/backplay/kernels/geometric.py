@@ -30,7 +30,7 @@ from backplay.kernels.kernel import (
 from backplay.kernels.linear import RoutingLinear, Sharing, StoppingLinear
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, StreamState
 from backplay.network.linear import LinearMap
-from backplay.values.powers import in_blocks
+from backplay.values.powers import in_blocks, root
 
 
 def mean(a: Tensor, b: Tensor) -> Tensor:
@@ -49,15 +49,17 @@ def opposing(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _mean(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a == b, a, a.sqrt() * b.sqrt())
+    product = root(a).mul_(root(b))
+    # equal ones differ from their mean by rounding, which the sum takes back to the last bit
+    return product.addcmul_(torch.eq(a, b, out=torch.empty_like(a)), a - product)
 
 
 def _agreeing(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.sign() == b.sign(), _mean(a.abs(), b.abs()).copysign_(a), 0)
+    return _mean(a.abs(), b.abs()).copysign_(a).mul_(torch.eq(a.sign(), b.sign(), out=torch.empty_like(a)))
 
 
 def _opposing(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.sign() == -b.sign(), _mean(a.abs(), b.abs()).copysign_(a), 0)
+    return _mean(a.abs(), b.abs()).copysign_(a).mul_(torch.eq(a.sign(), -b.sign(), out=torch.empty_like(a)))
 
 
 class Overlap(Kernel):

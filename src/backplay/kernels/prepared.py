@@ -10,7 +10,7 @@ from torch import Tensor
 from backplay.network.linear import Averaging, Convolution, Dense, Resampling
 from backplay.network.nodes import Affine, Mix, Node, Wire
 from backplay.values.forward import Values
-from backplay.values.powers import BLOCK, power_
+from backplay.values.powers import BLOCK
 
 
 def signed_weight(node: Affine, values: Values) -> Tensor:
@@ -64,7 +64,7 @@ def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: T
     for k in range(0, len(weight), at_once):
         some = slice(k, k + at_once)
         given, unit = weight[some], rows[some] if rows.ndim else rows
-        size = power_(torch.abs(given, out=second[some]).div_(unit), 1 / tau)
+        size = torch.abs(given, out=second[some]).div_(unit).log2_().mul_(1 / tau).exp2_()  # few weights are 0
         signed = torch.copysign(size, given, out=first[some])
         if parts:
             torch.clamp(-signed, min=0, out=size)

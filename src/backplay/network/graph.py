@@ -384,10 +384,8 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
     if isinstance(node, Input):
         return PLAIN
     if isinstance(node, Wire):
-        # samples are numbered from 1: what a wire fills in itself, padding and masks above all, is none of them
-        owners = [n.layout.owners(batch, tuple(scope[n].shape)) + 1 for n in node.inputs]
-        moved = node.move(owners, scope)
-        found = Layout.of(_fill_constants(torch.where((moved >= 1) & (moved <= batch), moved, 0)) - 1, batch)
+        owners = node.move([n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs], scope)
+        found = Layout.of(_fill_constants(owners, batch), batch)
         if found is not None:
             return found
         if node.kind != "oracle":
@@ -404,10 +402,15 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
     return Layout(dim, source.outer, source.inner)
 
 
-def _fill_constants(owners: Tensor) -> Tensor:
-    """Constant and padded elements belong to the sample of their neighbours along the batch axis."""
-    if not bool((owners == 0).any()):
+def _fill_constants(owners: Tensor, batch: int) -> Tensor:
+    """Constant and padded elements belong to the sample of their neighbours along the batch axis.
+
+    Samples are numbered from 1: what a wire fills in itself, padding and masks above all, is none of them.
+    """
+    least, most = (float(end) for end in owners.aminmax())
+    if least >= 1 and most <= batch:
         return owners
+    owners = torch.where((owners >= 1) & (owners <= batch), owners, 0)
     for dim in range(owners.ndim):
         line = owners.movedim(dim, 0).flatten(1).amax(1) if owners.ndim > 1 else owners
         filled = line.view([-1 if d == dim else 1 for d in range(owners.ndim)]).expand(owners.shape)

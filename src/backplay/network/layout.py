@@ -47,20 +47,17 @@ class Layout:
         return along.view([-1 if d == self.dim else 1 for d in range(like.ndim)])
 
     def owners(self, batch: int, shape: tuple[int, ...]) -> Tensor:
-        """The index of the sample that each element belongs to, in the given shape."""
-        index = torch.arange(batch, dtype=torch.float64)
+        """The number of the sample that each element belongs to, from 1 on, in the given shape."""
+        index = torch.arange(1, batch + 1, dtype=torch.float64)
         along = index[None, :, None].expand(self.outer, -1, self.inner).reshape(-1)
         return along.view([-1 if d == self.dim else 1 for d in range(len(shape))]).expand(shape)
 
     @staticmethod
     def of(owners: Tensor, batch: int) -> Layout | None:
-        """Read the layout off a tensor of sample indices; None where it has no such form."""
+        """Read the layout off a tensor of sample numbers; None where it has no such form."""
         for dim in range(owners.ndim):
-            line = owners.movedim(dim, 0).flatten(1)[:, 0] if owners.ndim > 1 else owners
-            shape = [-1 if d == dim else 1 for d in range(owners.ndim)]
-            if len(line) % batch or not torch.equal(line.view(shape).expand(owners.shape), owners):
-                continue
-            inner = int((line.cumsum(0) == 0).sum())
+            line = owners[tuple(slice(None) if d == dim else 0 for d in range(owners.ndim))]
+            inner = int((line == 1).cumprod(0).sum())
             if inner == 0 or len(line) % (batch * inner):
                 continue
             layout = Layout(dim, len(line) // (batch * inner), inner)

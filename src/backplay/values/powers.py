@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 Formula = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, ...]]
@@ -12,10 +13,22 @@ BLOCK = 1 << 17  # elements that stay in the processor's cache together with a f
 
 
 def power_(base: Tensor, exponent: float) -> Tensor:
-    """`base^exponent` in place, for a base ≥ 0 and an exponent > 0: by logarithms, in half the time of torch's pow."""
-    if exponent in (0.5, 2.0):  # a root and a product: quicker still
-        return base.pow_(exponent)
-    return base.log_().mul_(exponent).exp_()
+    """`base^exponent` in place, for a base ≥ 0 and an exponent > 0: by logarithms, in half the time of torch's pow.
+
+    Zeros are set aside as ones: libraries for vectors are ten times as slow on the logarithm or root of a 0, and half
+    of what a ReLU lets through is zeros. Powers of 2 come without a slow path for what is too small for a number.
+    """
+    if exponent == 2:
+        return base.square_()
+    zeros = torch.eq(base, 0, out=torch.empty_like(base))
+    base.add_(zeros)
+    powers = base.sqrt_() if exponent == 0.5 else base.log2_().mul_(exponent).exp2_()
+    return powers.sub_(zeros)
+
+
+def root(base: Tensor) -> Tensor:
+    """`√base`."""
+    return power_(base.clone(), 0.5)
 
 
 def in_blocks(formula: Formula, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
