@@ -49,17 +49,24 @@ def opposing(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _mean(a: Tensor, b: Tensor) -> Tensor:
-    product = root(a).mul_(root(b))
+    product = root(a) * root(b)
     # equal ones differ from their mean by rounding, which the sum takes back to the last bit
-    return product.addcmul_(torch.eq(a, b, out=torch.empty_like(a)), a - product)
+    return product.addcmul_(_equal(a, b, product), a - product)
 
 
 def _agreeing(a: Tensor, b: Tensor) -> Tensor:
-    return _mean(a.abs(), b.abs()).copysign_(a).mul_(torch.eq(a.sign(), b.sign(), out=torch.empty_like(a)))
+    size = _mean(a.abs(), b.abs())
+    return size.copysign_(a).mul_(_equal(a.sign(), b.sign(), size))
 
 
 def _opposing(a: Tensor, b: Tensor) -> Tensor:
-    return _mean(a.abs(), b.abs()).copysign_(a).mul_(torch.eq(a.sign(), -b.sign(), out=torch.empty_like(a)))
+    size = _mean(a.abs(), b.abs())
+    return size.copysign_(a).mul_(_equal(a.sign(), -b.sign(), size))
+
+
+def _equal(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    """1 where both are equal, else 0, as numbers: a choice by truth values takes ten times as long."""
+    return torch.eq(a, b, out=torch.empty_like(like))
 
 
 class Overlap(Kernel):
