@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.fx import config as tracing
 
 import backplay as bp
 
@@ -386,12 +387,14 @@ def test_ambiguous_node():
     assert first.shape == second.shape == (2, 4) and not torch.equal(first, second)
 
 
-def test_torch_s_own_log_is_as_it_was():
-    """It is silent while a model is followed, and speaks again afterwards."""
+def test_torch_s_own_log_is_as_it_was(monkeypatch):
+    """It is silent while a model is followed, and speaks again afterwards; so do the stack traces of its exporter."""
+    monkeypatch.setattr(tracing, "do_not_emit_stack_traces", settings := object())
     handlers = [h for name in ("torch", "torch._subclasses.fake_tensor") for h in logging.getLogger(name).handlers]
     before = [list(handler.filters) for handler in handlers]
     refused(lambda: bp.capture(net(), torch.randn(2, 5, dtype=F64)), "itself fails")
     assert handlers and [list(handler.filters) for handler in handlers] == before
+    assert tracing.do_not_emit_stack_traces is settings
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
