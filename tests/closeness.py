@@ -19,8 +19,11 @@ def assert_near(found, expected, relative=1e-10, scale=None, what=""):
     assert np.isfinite(found).all(), f"{what}: not finite"
     size = np.abs(expected).max(initial=0.0) if scale is None else scale
     error = np.abs(found - expected).max(initial=0.0)
-    shown = f"\n{found}\n{expected}" if found.size <= 40 else ""
-    assert error <= relative * size, f"{what}: error {error:.3e} on numbers of size {size:.3e}{shown}"
+    assert error <= relative * size, f"{what}: error {error:.3e} on numbers of size {size:.3e}{_shown(found, expected)}"
+
+
+def _shown(found, expected):
+    return f"\n{found}\n{expected}" if found.size <= 40 else ""
 
 
 def l1_relative(found, expected):
