@@ -40,7 +40,8 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
         weight = node.weight(values)
         scale = torch.ones((), dtype=weight.dtype, device=weight.device)
         if node.operand.nonnegative:
-            return weight.clamp(min=0), (-weight).clamp(min=0), scale
+            positive = weight.clamp(min=0)
+            return positive, positive - weight, scale
         return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
 
     def powers(old: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,16 +95,22 @@ def stopping_total(node: Affine, values: Values) -> Tensor:
     """`γ_j`: the sum of `|W_ij|` over real predecessors; zero padding has none (S6)."""
 
     def make() -> Tensor:
-        weight = signed_weight(node, values).abs()
-        mask = reality(node.operand, values)
-        if mask is None:
-            operand = values[node.operand]
-            plain = isinstance(node.map, (Convolution, Averaging)) and node.operand.layout.dim == 0
-            shape = (1, *operand.shape[1:]) if plain else operand.shape
-            mask = torch.ones(1, dtype=operand.dtype, device=operand.device).expand(shape)
-            if isinstance(node.map, Dense):
-                return weight.sum(1)
-        return node.map.apply(mask, weight)
+        weight, mask = signed_weight(node, values), reality(node.operand, values)
+        if mask is not None:
+            return node.map.apply(mask, weight.abs())
+        operand = values[node.operand]
+        shape, plain = operand.shape, node.operand.layout.dim == 0
+        match node.map:
+            case Dense():
+                return torch.linalg.vector_norm(weight, 1, 1)
+            case Convolution(transposed=False, groups=groups) if plain:
+                # all channels are real alike: their weights may be added up first
+                shape, weight = (1, groups, *shape[2:]), torch.linalg.vector_norm(weight, 1, 1, keepdim=True)
+            case Convolution() | Averaging() if plain:
+                shape = (1, *shape[1:])
+            case _:
+                pass
+        return node.map.apply(torch.ones(1, dtype=operand.dtype, device=operand.device).expand(shape), weight.abs())
 
     batch = None if _always_real(node.operand) and not isinstance(node, Mix) else values.batch
     return values.prepared(node, ("total", batch), make)
