@@ -11,6 +11,7 @@ from torch.nn import functional
 import backplay as bp
 from backplay.games.progress import Progress
 from backplay.games.reynolds import Draws
+from backplay.network import graph
 from closeness import assert_near, l1_relative
 from modes import hand
 
@@ -392,3 +393,40 @@ class TestTogether:
         assert (game.together(x), bp.Explainer(model, "gradient").together(x)) == (5, 5)
         model.double()
         assert game.together(x.double()) == 2
+
+
+class TestSettled:
+    """An average looks at the model's tensors once, whatever the number of draws, and anew at the next average."""
+
+    @pytest.mark.parametrize("explainer", [bp.RoutingGame, lambda model: bp.Explainer(model, "lrp_epsilon")])
+    def test_one_look(self, monkeypatch, explainer):
+        model, x, looks = wide(8000).eval(), torch.randn(1, 1, 20, 20), []
+        average, look = explainer(model), graph.fingerprints
+        average.attribute(x, 0)
+        monkeypatch.setattr(graph, "fingerprints", lambda tensors: looks.append(1) or look(tensors))
+        counts = []
+        for n in (2, 6):
+            bp.Reynolds(average, n=n).attribute(x, 0)
+            counts.append(len(looks))
+            looks.clear()
+        assert counts[0] == counts[1] > 0
+
+    def test_changes_between_averages_are_seen(self):
+        model, x = wide(2).eval(), torch.randn(1, 1, 20, 20)
+        average = bp.Reynolds(bp.RoutingGame(model), n=3)
+        before = average.attribute(x, 0)
+        with torch.no_grad():
+            model[-1].weight.neg_()
+        assert l1_relative(average.attribute(x, 0), before) > 0.1
+
+    def test_after_a_failure(self, monkeypatch):
+        """What fails in the middle leaves the network as it was: the next map sees new weights."""
+        model, x = wide(2).eval(), torch.randn(1, 1, 20, 20)
+        game = bp.RoutingGame(model)
+        before = game.attribute(x, 0)
+        monkeypatch.setattr(Draws, "undo", None)
+        with pytest.raises(TypeError):
+            bp.Reynolds(game, n=3).attribute(x, 0)
+        with torch.no_grad():
+            model[-1].weight.neg_()
+        assert l1_relative(game.attribute(x, 0), before) > 0.1

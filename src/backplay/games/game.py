@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -110,6 +111,10 @@ class Game(ABC, Generic[M]):
     def together(self, x: Tensor) -> int:
         """How many samples like these are best played at once."""
         return self.network(x).together(x)
+
+    def settled(self, x: Tensor) -> AbstractContextManager[None]:
+        """While many inputs like these are played: the model's tensors are looked at once."""
+        return self.network(x).settled()
 
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
         """Solve the game on an input: values, kernels and the difference pass."""

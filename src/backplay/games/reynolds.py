@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -73,9 +74,12 @@ class Reynolds:
             shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"Reynolds averages maps of images: the input must be (B, C, H, W), got {shape}.")
         targets = self._fixed_targets(x, target)
+        settled: Any = getattr(self.game, "settled", nullcontext)
         bar = Progress(self.n * len(x), "averaging transformed inputs", self.progress)
         try:
-            return torch.cat([self._one(image[None], single, bar) for image, single in zip(x, targets, strict=True)])
+            with settled(x):
+                pairs = zip(x, targets, strict=True)
+                return torch.cat([self._one(image[None], single, bar) for image, single in pairs])
         finally:
             bar.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -164,6 +165,10 @@ class Explainer:
     def together(self, x: Tensor) -> int:
         """How many samples like these are best explained at once."""
         return captured(self.model, read_inputs(x)).together(x)
+
+    def settled(self, x: Tensor) -> AbstractContextManager[None]:
+        """While many inputs like these are explained: the model's tensors are looked at once."""
+        return captured(self.model, read_inputs(x)).settled()
 
     def targets(self, x: Inputs, target: Target = None) -> Tensor:
         """(B, n) the class that is explained in each sample."""

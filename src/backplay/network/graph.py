@@ -77,7 +77,7 @@ class Network:
         self._dtype: torch.dtype = example[self.key].dtype
         self._placeholders = _placeholders(program, self.key, example)
         self._weights: Weights | None = None
-        self._lock = threading.RLock()
+        self._lock, self._settled = threading.RLock(), threading.local()
 
         self.nodes = _reachable(builder.nodes, output)
         self.carrying = _carrying(self.nodes, output)
@@ -119,17 +119,31 @@ class Network:
     def on(self, model: nn.Module) -> Network:
         """The same graph with the tensors of another copy of the model; nodes are shared."""
         twin = copy.copy(self)
-        twin.model, twin._weights, twin._lock = model, None, threading.RLock()
+        twin.model, twin._weights = model, None
+        twin._lock, twin._settled = threading.RLock(), threading.local()
         return twin
 
     def weights(self) -> Weights:
         """The model's present state; what was prepared from an earlier one is dropped (S1)."""
+        settled: Weights | None = getattr(self._settled, "weights", None)
+        if settled is not None:
+            return settled
         tensors = self.tensors()
         prints = fingerprints(tensors)
         with self._lock:
             if self._weights is None or not self._weights.fresh(prints):
                 self._weights = Weights(prints, self._static(tensors))
             return self._weights
+
+    @contextmanager
+    def settled(self) -> Generator[None]:
+        """For a call that runs many inputs: it looks at the model's tensors once, not for each of them."""
+        before: Weights | None = getattr(self._settled, "weights", None)
+        self._settled.weights = self.weights()
+        try:
+            yield
+        finally:
+            self._settled.weights = before
 
     def _static(self, tensors: dict[str, Tensor]) -> dict[Any, Any]:
         device = next((t.device for t in tensors.values()), torch.device("cpu"))
