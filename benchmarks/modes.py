@@ -4,8 +4,8 @@
 
 Rounds are interleaved, so that a busy machine slows all of them alike; each figure is the median of its rounds. What is
 prepared once from the weights (powers, squares) is made in the first call and stated apart. A sweep makes the powers of
-each temperature anew in every round, as a play at a temperature does that was not the network's last: a sweep is stated
-against that, and against a play with its powers at hand.
+each temperature but 1 anew in every round, as a play at a temperature does that was not the network's last: a sweep is
+stated against that, and against a play with its powers at hand.
 """
 
 import argparse

@@ -255,3 +255,39 @@ def test_in_place_dropout_on_a_view(monkeypatch):
     monkeypatch.setattr(module, "_functionalised", None)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5, inplace=True), nn.Linear(64, 2))
     assert bp.StoppingGame(model).play(torch.randn(2, 3, 6, 6), 0).health().ok
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0, 2.0, float("-inf")])
+def test_padding_is_no_sample(fill):
+    """Whatever number a border is filled with, white as well, it is not taken for the number of a sample."""
+
+    def padded(self, x):
+        wide = functional.pad(x, (1, 1, 1, 1), value=fill)
+        return self.head(functional.max_pool2d(wide, 2).clamp(min=-9).flatten(1))
+
+    model, x = Function(padded, head=nn.Linear(9, 3)), torch.randn(2, 1, 4, 4)
+    found = bp.StoppingGame(bp.capture(model, x)).attribute(x, 0)
+    torch.testing.assert_close(found, gradient(model, x), rtol=1e-10, atol=0)
+
+
+def test_nothing_left():
+    """A slice of no elements is refused by name."""
+    model = Function(lambda self, x: self.head(torch.cat([x[:, :0], x], 1)), head=nn.Linear(4, 2))
+    with pytest.raises(bp.BackplayError, match=r"slice.* leaves nothing .*\(2, 0\)"):
+        bp.capture(model, torch.randn(2, 4))
+
+
+def test_totals_of_other_batch_sizes():
+    """What is summed up for a product with a constant on one batch serves batches of any size."""
+    model = Function(
+        lambda self, x: self.head(torch.einsum("bti,tij->btj", x, self.weight).relu().flatten(1)),
+        weight=nn.Parameter(torch.randn(3, 4, 5)),
+        head=nn.Linear(15, 2),
+    )
+    game, x = bp.StoppingGame(model), torch.randn(3, 3, 4)
+    single = [game.play(one[None], 0).occupation("input") for one in x]
+    for batch in (2, 3, 1):
+        found = game.play(x[:batch], 0).occupation("input")
+        for side in ("plus", "minus"):
+            each = torch.cat([getattr(s, side) * s.log_scale.exp() for s in single[:batch]])
+            torch.testing.assert_close(getattr(found, side) * found.log_scale.exp()[:, None, None], each)

@@ -392,6 +392,10 @@ def test_torch_s_own_log_is_as_it_was(monkeypatch):
     monkeypatch.setattr(tracing, "do_not_emit_stack_traces", settings := object())
     handlers = [h for name in ("torch", "torch._subclasses.fake_tensor") for h in logging.getLogger(name).handlers]
     before = [list(handler.filters) for handler in handlers]
+    model, during = net(), []
+    model.register_forward_pre_hook(lambda *_: during.append(tracing.do_not_emit_stack_traces))
+    bp.capture(model, x())
+    assert True in during, "the exporter notes nothing"
     refused(lambda: bp.capture(net(), torch.randn(2, 5, dtype=F64)), "itself fails")
     assert handlers and [list(handler.filters) for handler in handlers] == before
     assert tracing.do_not_emit_stack_traces is settings

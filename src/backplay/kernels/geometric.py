@@ -34,7 +34,7 @@ from backplay.values.powers import in_blocks, root
 
 
 def mean(a: Tensor, b: Tensor) -> Tensor:
-    """`√(a b)` of non-negative tensors, in range wherever both are; exactly `a` where both are equal."""
+    """`√(a b)` of finite, non-negative tensors, in range wherever both are; exactly `a` where both are equal."""
     return a if a is b else in_blocks(_mean, a, b)[0]
 
 

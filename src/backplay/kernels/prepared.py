@@ -10,7 +10,7 @@ from torch import Tensor
 from backplay.network.linear import Averaging, Convolution, Dense, Resampling
 from backplay.network.nodes import Affine, Mix, Node, Wire
 from backplay.values.forward import Values
-from backplay.values.powers import BLOCK
+from backplay.values.powers import BLOCK, raised_
 
 
 def signed_weight(node: Affine, values: Values) -> Tensor:
@@ -65,7 +65,7 @@ def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: T
     for k in range(0, len(weight), at_once):
         some = slice(k, k + at_once)
         given, unit = weight[some], rows[some] if rows.ndim else rows
-        size = torch.abs(given, out=second[some]).div_(unit).log2_().mul_(1 / tau).exp2_()  # few weights are 0
+        size = raised_(torch.abs(given, out=second[some]).div_(unit), 1 / tau)
         signed = torch.copysign(size, given, out=first[some])
         if parts:
             torch.clamp(-signed, min=0, out=size)
@@ -93,27 +93,24 @@ def _along_rows(node: Affine, scale: Tensor, weight: Tensor) -> Tensor:
 
 def stopping_total(node: Affine, values: Values) -> Tensor:
     """`γ_j`: the sum of `|W_ij|` over real predecessors; zero padding has none (S6)."""
+    # samples have the same total, so that one serves all, unless weights or places differ from one to the next
+    alike = node.operand.layout.dim == 0 and (not isinstance(node, Mix) or isinstance(node.map, Averaging))
 
     def make() -> Tensor:
-        weight, mask = signed_weight(node, values), reality(node.operand, values)
+        weight, mask = signed_weight(node, values).abs(), reality(node.operand, values)
         if mask is not None:
-            return node.map.apply(mask, weight.abs())
+            return node.map.apply(mask, weight)
+        if isinstance(node.map, Dense):
+            return weight.sum(1)
         operand = values[node.operand]
-        shape, plain = operand.shape, node.operand.layout.dim == 0
-        match node.map:
-            case Dense():
-                return torch.linalg.vector_norm(weight, 1, 1)
-            case Convolution(transposed=False, groups=groups) if plain:
-                # all channels are real alike: their weights may be added up first
-                shape, weight = (1, groups, *shape[2:]), torch.linalg.vector_norm(weight, 1, 1, keepdim=True)
-            case Convolution() | Averaging() if plain:
-                shape = (1, *shape[1:])
-            case _:
-                pass
-        return node.map.apply(torch.ones(1, dtype=operand.dtype, device=operand.device).expand(shape), weight.abs())
+        shape = (1, *operand.shape[1:]) if alike else tuple(operand.shape)
+        if isinstance(node.map, Convolution) and not node.map.transposed:
+            # all channels are real alike: their weights may be added up first
+            shape, weight = (shape[0], node.map.groups, *shape[2:]), weight.sum(1, keepdim=True)
+        return node.map.apply(torch.ones(1, dtype=operand.dtype, device=operand.device).expand(shape), weight)
 
-    batch = None if _always_real(node.operand) and not isinstance(node, Mix) else values.batch
-    return values.prepared(node, ("total", batch), make)
+    always = alike and _always_real(node.operand) and not isinstance(node, Mix)
+    return values.prepared(node, ("total", None if always else values.batch), make)
 
 
 def reality(node: Node, values: Values) -> Tensor | None:

@@ -17,7 +17,7 @@ from torch.export.graph_signature import InputKind
 from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError, suggestion
 from backplay.network.attention import Attention
 from backplay.network.builder import LOWERINGS, Builder, Statement
-from backplay.network.layout import PLAIN, Layout
+from backplay.network.layout import FIRST, PLAIN, Layout
 from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.weights import Weights, fingerprints
 
@@ -125,10 +125,10 @@ class Network:
 
     def weights(self) -> Weights:
         """The model's present state; what was prepared from an earlier one is dropped (S1)."""
-        settled: Weights | None = getattr(self._settled, "weights", None)
-        if settled is not None:
-            return settled
         tensors = self.tensors()
+        settled: Weights | None = getattr(self._settled, "weights", None)
+        if settled is not None and settled.untouched(tensors):
+            return settled
         prints = fingerprints(tensors)
         with self._lock:
             if self._weights is None or not self._weights.fresh(prints):
@@ -137,7 +137,10 @@ class Network:
 
     @contextmanager
     def settled(self) -> Generator[None]:
-        """For a call that runs many inputs: it looks at the model's tensors once, not for each of them."""
+        """For a call that runs many inputs: it looks at the entries of the model's tensors once, not for each of them.
+
+        What changes on the way is still seen, by pointers and version counters.
+        """
         before: Weights | None = getattr(self._settled, "weights", None)
         self._settled.weights = self.weights()
         try:
@@ -398,6 +401,11 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
     if isinstance(node, Input):
         return PLAIN
     if isinstance(node, Wire):
+        if value.numel() == 0:
+            raise CaptureError(
+                f"{node.operator} in module {node.path!r} leaves nothing of its input: a tensor of shape "
+                f"{tuple(value.shape)}; take it out of the model."
+            )
         owners = node.move([n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs], scope)
         found = Layout.of(_fill_constants(owners, batch), batch)
         if found is not None:
@@ -419,12 +427,13 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
 def _fill_constants(owners: Tensor, batch: int) -> Tensor:
     """Constant and padded elements belong to the sample of their neighbours along the batch axis.
 
-    Samples are numbered from 1: what a wire fills in itself, padding and masks above all, is none of them.
+    What a wire fills in itself, padding and masks above all, is no number of a sample.
     """
+    last = FIRST + batch - 1
     least, most = (float(end) for end in owners.aminmax())
-    if least >= 1 and most <= batch:
+    if least >= FIRST and most <= last:
         return owners
-    owners = torch.where((owners >= 1) & (owners <= batch), owners, 0)
+    owners = torch.where((owners >= FIRST) & (owners <= last), owners, 0)
     for dim in range(owners.ndim):
         line = owners.movedim(dim, 0).flatten(1).amax(1) if owners.ndim > 1 else owners
         filled = line.view([-1 if d == dim else 1 for d in range(owners.ndim)]).expand(owners.shape)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FIRST = 97  # the number of the first sample: no model pads with it, and every precision holds it exactly
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -47,8 +49,8 @@ class Layout:
         return along.view([-1 if d == self.dim else 1 for d in range(like.ndim)])
 
     def owners(self, batch: int, shape: tuple[int, ...]) -> Tensor:
-        """The number of the sample that each element belongs to, from 1 on, in the given shape."""
-        index = torch.arange(1, batch + 1, dtype=torch.float64)
+        """The number of the sample that each element belongs to, from `FIRST` on, in the given shape."""
+        index = torch.arange(FIRST, FIRST + batch, dtype=torch.float64)
         along = index[None, :, None].expand(self.outer, -1, self.inner).reshape(-1)
         return along.view([-1 if d == self.dim else 1 for d in range(len(shape))]).expand(shape)
 
@@ -57,7 +59,7 @@ class Layout:
         """Read the layout off a tensor of sample numbers; None where it has no such form."""
         for dim in range(owners.ndim):
             line = owners[tuple(slice(None) if d == dim else 0 for d in range(owners.ndim))]
-            inner = int((line == 1).cumprod(0).sum())
+            inner = int((line == FIRST).cumprod(0).sum())
             if inner == 0 or len(line) % (batch * inner):
                 continue
             layout = Layout(dim, len(line) // (batch * inner), inner)

@@ -34,6 +34,11 @@ class Fingerprint:
         bits = int(torch.hash_tensor(tensor.detach()).item()) if moderate else 0
         return Fingerprint(tensor.data_ptr(), version, tensor.shape, rows, bits)
 
+    def marks(self, tensor: Tensor) -> bool:
+        """Whether a tensor is where it was and, by its version counter, as it was; its entries are not looked at."""
+        version = 0 if tensor.is_inference() else tensor._version
+        return (self.pointer, self.version, self.shape) == (tensor.data_ptr(), version, tensor.shape)
+
     def same(self, other: Fingerprint) -> bool:
         mine, its = ((p.pointer, p.version, p.shape, p.bits) for p in (self, other))
         plain = mine == its
@@ -93,6 +98,10 @@ class Weights:
 
     def fresh(self, prints: dict[str, Fingerprint]) -> bool:
         return self.prints.keys() == prints.keys() and all(p.same(prints[k]) for k, p in self.prints.items())
+
+    def untouched(self, tensors: dict[str, Tensor]) -> bool:
+        """Whether the version counters say so."""
+        return self.prints.keys() == tensors.keys() and all(p.marks(tensors[k]) for k, p in self.prints.items())
 
     def prepared(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` returns, made once for this state of the model."""

@@ -13,17 +13,23 @@ BLOCK = 1 << 17  # elements that stay in the processor's cache together with a f
 
 
 def power_(base: Tensor, exponent: float) -> Tensor:
-    """`base^exponent` in place, for a base ≥ 0 and an exponent > 0: by logarithms, in half the time of torch's pow.
+    """`base^exponent` in place, for a base ≥ 0 and an exponent > 0.
 
     Zeros are set aside as ones: libraries for vectors are ten times as slow on the logarithm or root of a 0, and half
-    of what a ReLU lets through is zeros. Powers of 2 come without a slow path for what is too small for a number.
+    of what a ReLU lets through is zeros.
+    """
+    zeros = torch.eq(base, 0, out=torch.empty_like(base))
+    return raised_(base.add_(zeros), exponent).sub_(zeros)
+
+
+def raised_(base: Tensor, exponent: float) -> Tensor:
+    """The same where few entries are 0: by logarithms, in half the time of torch's pow.
+
+    `exp2`, unlike `exp`, is as quick where the result is too small for a number.
     """
     if exponent == 2:
         return base.square_()
-    zeros = torch.eq(base, 0, out=torch.empty_like(base))
-    base.add_(zeros)
-    powers = base.sqrt_() if exponent == 0.5 else base.log2_().mul_(exponent).exp2_()
-    return powers.sub_(zeros)
+    return base.sqrt_() if exponent == 0.5 else base.log2_().mul_(exponent).exp2_()
 
 
 def root(base: Tensor) -> Tensor:
