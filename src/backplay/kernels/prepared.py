@@ -68,8 +68,7 @@ def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: T
         size = raised_(torch.abs(given, out=second[some]).div_(unit), 1 / tau)
         signed = torch.copysign(size, given, out=first[some])
         if parts:
-            torch.clamp(-signed, min=0, out=size)
-            signed.clamp_(min=0)
+            size.sub_(signed.clamp_(min=0))
 
 
 def _row_scale(node: Affine, weight: Tensor) -> Tensor:
