@@ -28,16 +28,14 @@ class Fingerprint:
 
     @staticmethod
     def of(tensor: Tensor) -> Fingerprint:
-        version = 0 if tensor.is_inference() else tensor._version
         rows = _checksum(tensor.detach()) if tensor.is_floating_point() else None
         moderate = 0 < tensor.numel() <= _MODERATE and not tensor.is_complex()
         bits = int(torch.hash_tensor(tensor.detach()).item()) if moderate else 0
-        return Fingerprint(tensor.data_ptr(), version, tensor.shape, rows, bits)
+        return Fingerprint(tensor.data_ptr(), _version(tensor), tensor.shape, rows, bits)
 
     def marks(self, tensor: Tensor) -> bool:
         """Whether a tensor is where it was and, by its version counter, as it was; its entries are not looked at."""
-        version = 0 if tensor.is_inference() else tensor._version
-        return (self.pointer, self.version, self.shape) == (tensor.data_ptr(), version, tensor.shape)
+        return (self.pointer, self.version, self.shape) == (tensor.data_ptr(), _version(tensor), tensor.shape)
 
     def same(self, other: Fingerprint) -> bool:
         mine, its = ((p.pointer, p.version, p.shape, p.bits) for p in (self, other))
@@ -46,6 +44,10 @@ class Fingerprint:
             return plain
         # bit by bit: a mask's sums may be NaN, and are the same all the same
         return self.rows.dtype == other.rows.dtype and torch.equal(_bits(self.rows), _bits(other.rows))
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _bits(rows: Tensor) -> Tensor:
