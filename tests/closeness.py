@@ -37,3 +37,8 @@ def unscaled(values, log_scale):
     values, log_scale = array(values), array(log_scale)
     assert log_scale.shape == values.shape[:1], "log scales have shape (B,)"
     return values * np.exp(log_scale).reshape(-1, *(1,) * (values.ndim - 1))
+
+
+def same_law(dtype):
+    """A distance at most this is 0: the root of what a few dozen roundings leave of `1 − BC`."""
+    return (64 * torch.finfo(dtype).eps) ** 0.5

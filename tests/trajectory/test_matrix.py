@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 import backplay as bp
+from backplay.kernels.geometric import geometric
+from closeness import assert_near
 from trajectory.test_geometric import GAMES, Mixed, perturbed
 
 NAMES = ("distance", "bc", "surviving", "cemetery_overlap")
@@ -28,13 +30,13 @@ def images(n, *shape):
 
 
 def same(matrix, rows, columns):
-    """Bit for bit what `bp.hellinger` says to each pair."""
+    """What `bp.hellinger` says to each pair; distances are roots, so their squares have the digits."""
     for i, a in enumerate(rows):
         for j, b in enumerate(columns):
             single = bp.hellinger(a, b)
             for name in NAMES:
-                found, expected = getattr(matrix, name)[i, j], getattr(single, name)
-                assert torch.equal(found.nan_to_num(9).reshape(-1), expected.nan_to_num(9)), f"{name} of {i}, {j}"
+                found, expected = getattr(matrix, name)[i, j].nan_to_num(9), getattr(single, name).nan_to_num(9)
+                assert_near(found**2, expected**2, 1e-14, scale=1.0, what=f"{name} of {i}, {j}")
 
 
 @pytest.mark.parametrize("game, options", GAMES)
@@ -46,8 +48,33 @@ def test_equals_pairs(game, options):
     rows = [first.play(x[0], 0).release(), first.play(x[1], 1), second.play(x[2], 0)]
     columns = [second.play(x[1], 0).release(), rows[1], second.play(x[0], 2)]
     found = bp.hellinger_matrix(rows, columns)
-    assert found.distance.shape == (3, 3) and found.distance[1, 1] == 0
+    assert found.distance.shape == (3, 3)
     same(found, rows, columns)
+    assert found.distance[1, 1] == 0 and found.surviving[1, 1] == 0 and found.bc[1, 1] == 1
+
+
+@pytest.mark.parametrize("game, options", GAMES)
+@pytest.mark.parametrize("conditioning", ["post-hoc", "kernel"])
+def test_a_play_is_itself(game, options, conditioning, monkeypatch):
+    """A play has distance 0 from itself because it is itself: exactly, whatever the roots of its kernels round to."""
+    monkeypatch.setattr("backplay.trajectory.overlap.geometric", coarsened)
+    monkeypatch.setattr("backplay.trajectory.matrix.geometric", coarsened)
+    play = game(mixed(), **options).play(torch.randn(2, 3, 3, dtype=torch.float64), 1)
+    h = bp.hellinger(play, play, conditioning=conditioning)
+    assert h.distance.tolist() == h.surviving.tolist() == [0, 0] and h.bc.tolist() == [1, 1]
+    assert not h.disagreement.any() and not h.map(conditioned=True).any()
+    assert not h.cemetery_disagreement.any() and not h.constant_disagreement.any()
+    assert all(bc.tolist() == [1, 1] for _, bc in h.by_layer)
+    matrix = bp.hellinger_matrix([play], [play])
+    assert not matrix.distance.any() and not matrix.surviving.any() and (matrix.bc == 1).all()
+
+
+def coarsened(a, b, name):
+    """The geometric kernel of a processor that rounds every step down."""
+    kernel = geometric(a, b, name)
+    pull = kernel.pull
+    object.__setattr__(kernel, "pull", lambda mass, steps: [m * (1 - 1e-13) for m in pull(mass, steps)])
+    return kernel
 
 
 def test_batches():

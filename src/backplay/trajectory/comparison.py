@@ -24,11 +24,15 @@ class Ends:
 
 
 class Comparison:
-    """The trajectory laws of two plays compared; one number for each pair of samples, always float64."""
+    """The trajectory laws of two plays compared; one number for each pair of samples, always float64.
+
+    A play compared with itself overlaps in its own walk: give `both` as that walk, and the distance is 0 because it is
+    the same play, however a processor rounds (`√(t·t)` is `t` in IEEE arithmetic).
+    """
 
     def __init__(self, a: Ends, b: Ends, both: Ends) -> None:
         self._a, self._b, self._both = a, b, both
-        # passes round: dividing by the masses that both walks really carried makes a play's distance to itself 0
+        # passes round: dividing by the masses that both walks really carried takes their roundings back out
         self._size = (a.total() * b.total()).sqrt()
 
     @property
@@ -44,8 +48,7 @@ class Comparison:
     @property
     def bc(self) -> Tensor:
         """(B,) Bhattacharyya coefficient of the trajectory laws (eq:bc-def)."""
-        total = self._both.alive.total() + (self._both.cemetery + self._both.constant)
-        return (total / self._size).clamp(max=1)
+        return (self._both.total() / self._size).clamp(max=1)
 
     @property
     def distance(self) -> Tensor:

@@ -40,8 +40,11 @@ class Hellinger(Comparison):
             found, curve = prefixes(self.meeting)
         assert found.cemetery is not None
         assert found.constant is not None
-        super().__init__(own[0], own[1], Ends(found.masses[a.network.input], found.cemetery, found.constant))
-        self.by_layer: list[tuple[str, Tensor]] = [(name, (bc / self._size).clamp(max=1)) for name, bc in curve]
+        met = own[0] if a is b else Ends(found.masses[a.network.input], found.cemetery, found.constant)
+        super().__init__(own[0], own[1], met)
+        self.by_layer: list[tuple[str, Tensor]] = [
+            (name, torch.ones_like(bc) if a is b else (bc / self._size).clamp(max=1)) for name, bc in curve
+        ]
 
     def __repr__(self) -> str:
         return f"Hellinger(distance {_shown(self.distance)}, surviving {_shown(self.surviving)})"
@@ -62,7 +65,8 @@ class Hellinger(Comparison):
     def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
         if self.conditioning == "kernel":
             s = self._surviving
-            return s.alpha_a.double().plain(), s.alpha_b.double().plain(), s.beta.double().plain()
+            met = s.alpha_a if self.a is self.b else s.beta
+            return s.alpha_a.double().plain(), s.alpha_b.double().plain(), met.double().plain()
         return self._normalised()
 
     # ---------------------------------------------------------------- maps

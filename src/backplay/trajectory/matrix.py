@@ -73,7 +73,8 @@ def _sweep(plays_a: Sequence[Play], plays_b: Sequence[Play]) -> list[Comparison]
 
         for one in (*walks.values(), *pairs):
             one.leave(position, kernel)
-    return [Comparison(walks[id(p.a)].ends(), walks[id(p.b)].ends(), p.ends()) for p in pairs]
+    ends = {play: walk.ends() for play, walk in walks.items()}
+    return [Comparison(ends[id(p.a)], ends[id(p.b)], ends[id(p.a)] if p.a is p.b else p.ends()) for p in pairs]
 
 
 class _Walk:
