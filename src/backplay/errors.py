@@ -1,5 +1,6 @@
 """Every error of the package: each is a `BackplayError` and the built-in that a caller would expect."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -56,7 +57,18 @@ class MissingLibraryError(BackplayError, ImportError):
     """An optional library that this needs and that is not installed."""
 
 
+class UnforeseenError(BackplayError, RuntimeError):
+    """What no check foresaw: the message names the node and its module, the original error is the cause."""
+
+
 def suggestion(name: object, known: Iterable[str]) -> str:
     """` (did you mean …?)` for a name that is not among the known ones, or nothing."""
     close = get_close_matches(str(name), list(known), n=3)
     return f" (did you mean {', '.join(close)}?)" if close else ""
+
+
+def first_line(error: BaseException, longest: int = 240) -> str:
+    """What an error says, in one line without colours."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
+    said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return said if len(said) <= longest else f"{said[: longest - 1]}…"

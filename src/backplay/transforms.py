@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backplay.entry import entry
 from backplay.errors import InputError, UnsupportedError
 from backplay.games.inputs import Inputs, read_inputs
 from backplay.network import Network, capture
@@ -29,6 +30,7 @@ def channels_of(network: Network, inputs: dict[Any, Any]) -> Channels:
         return Channels(network, Values(network, first, network.weights()))
 
 
+@entry
 def permute_neurons(
     model: nn.Module | Network, x: Inputs, permutations: Permutations | None = None, seed: int = 0
 ) -> nn.Module:
@@ -105,6 +107,7 @@ def _follow(source: Tensor, forest: Forest, orders: dict[str, dict[int, int]]) -
         ) from error
 
 
+@entry
 def rescale_neurons(model: nn.Module | Network, x: Inputs, factors: Factors | None = None, seed: int = 0) -> nn.Module:
     """A copy of the model whose hidden channels are `factor > 0` times as large; what reads them divides by it.
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from backplay.entry import entry
 from backplay.errors import InputTypeError, KeywordError
 from backplay.games.inputs import Inputs, read_inputs
 from backplay.games.keywords import Choice, Number
@@ -15,6 +16,7 @@ from backplay.values.decomposition import Decomposition, mixing, softplus, stopp
 from backplay.values.forward import Values
 
 
+@entry
 def decompose(
     model: nn.Module | Network,
     x: Inputs,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from backplay.entry import entry
 from backplay.errors import InputTypeError
 from backplay.games.inputs import Inputs, Target, read_inputs, read_target
 from backplay.games.modes import Modes
@@ -108,6 +109,7 @@ class Game(ABC, Generic[M]):
         """The captured network; `example` is followed at first use."""
         return self._board.get(example)
 
+    @entry
     def together(self, x: Tensor) -> int:
         """How many samples like these are best played at once."""
         return self.network(x).together(x)
@@ -116,12 +118,14 @@ class Game(ABC, Generic[M]):
         """While many inputs like these are played: the model's tensors are looked at once."""
         return self.network(x).settled()
 
+    @entry
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
         """Solve the game on an input: values, kernels and the difference pass."""
         network, inputs = self.prepare(x, additional_forward_args)
         with torch.inference_mode(False), torch.no_grad():
             return Play(self, network, inputs, target)
 
+    @entry
     def attribute(
         self,
         x: Inputs,
@@ -141,6 +145,7 @@ class Game(ABC, Generic[M]):
                 return result
             return result, result.flatten(1).sum(1) - play.value
 
+    @entry
     def targets(self, x: Inputs, target: Target = None) -> Tensor:
         """(B, n) the index of the output that is explained in each sample."""
         network, inputs = self.prepare(x)

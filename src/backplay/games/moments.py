@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from backplay.entry import entry
 from backplay.errors import InputTypeError
 from backplay.games.inputs import Inputs, read_inputs
 from backplay.games.keywords import Choice, Number
@@ -15,6 +16,7 @@ from backplay.values.forward import Values
 from backplay.values.moments import Moments
 
 
+@entry
 def moments(
     model: nn.Module | Network, x: Inputs, input_variance: float, mean: Literal["real", "filtered"] = "real"
 ) -> Moments:

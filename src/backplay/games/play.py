@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from backplay.entry import entries
 from backplay.errors import InputError, UnsupportedError
 from backplay.games.health import Health, examine
 from backplay.games.inputs import Target, read_target
@@ -43,6 +44,7 @@ class Occupation:
     difference_log_scale: Tensor
 
 
+@entries
 class Play:
     """The solved game: values, policies, measures of the walk."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from backplay.entry import entry
 from backplay.errors import InputError, InputTypeError
 from backplay.games.inputs import Target
 from backplay.games.keywords import SEED, Number
@@ -68,6 +69,7 @@ class Reynolds:
         words = f"n={self.n}, max_angle={self.max_angle}, max_shift={self.max_shift}, flip={self.flip}"
         return f"Reynolds({self.game!r}, {words}, noise={self.noise}, seed={self.seed})"
 
+    @entry
     def attribute(self, x: Tensor, target: Target = None) -> Tensor:
         """The averaged map, in the shape of `x` (B, C, H, W)."""
         if not isinstance(x, Tensor) or x.ndim != 4:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backplay.entry import entry
 from backplay.errors import InputTypeError, KeywordError
 from backplay.games.game import Game
 from backplay.games.inputs import Inputs, Target
@@ -16,6 +17,7 @@ from backplay.games.play import Play
 from backplay.values.shared import Shared
 
 
+@entry
 def sweep(
     game: Game[Any], x: Inputs, target: Target = None, **grid: Sequence[Any]
 ) -> dict[tuple[tuple[str, Any], ...], Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backplay.entry import entry
 from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
 from backplay.games.inputs import Inputs, Target, read_inputs
 from backplay.games.keywords import Keyword
@@ -55,6 +56,7 @@ class MethodInfo:
     grid: tuple[Mapping[str, Any], ...] = field(default=({},), repr=False)
     libraries: tuple[str, ...] = ()  # optional ones, out of LIBRARIES
 
+    @entry
     def fits(self, model: nn.Module | Network) -> bool:
         """Whether the method applies to a model; one that was not explained yet is captured on a guessed input.
 
@@ -170,10 +172,12 @@ class Explainer:
         """While many inputs like these are explained: the model's tensors are looked at once."""
         return captured(self.model, read_inputs(x)).settled()
 
+    @entry
     def targets(self, x: Inputs, target: Target = None) -> Tensor:
         """(B, n) the class that is explained in each sample."""
         return Subject(self.model, x, target).target
 
+    @entry
     def attribute(self, x: Inputs, target: Target = None) -> Tensor:
         """The map: a tensor of the input's shape, or (B, 1, H, W)."""
         self.info.check_libraries()  # before a capture that takes seconds
@@ -188,6 +192,7 @@ class Explainer:
             return self.info.function(subject, **self.params)
 
 
+@entry
 def explain(model: nn.Module | Network, x: Inputs, target: Target = None, method: str = "rg", **params: Any) -> Tensor:
     """The map of any registered method: a tensor of the input's shape, or (B, 1, H, W).
 

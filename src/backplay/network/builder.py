@@ -48,6 +48,15 @@ class Statement:
     kwargs: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Spot:
+    """Where a call of the program stands."""
+
+    operator: str
+    name: str
+    path: str
+
+
 def functional(target: Any) -> tuple[str, Any]:
     """The operator's plain name and its out-of-place twin."""
     packet = target.overloadpacket
@@ -91,6 +100,11 @@ class Builder:
         assert self.current is not None
         stack = self.current.meta.get("nn_module_stack", {})
         return tuple((path.removeprefix("model").removeprefix("."), key) for key, (path, _) in stack.items())
+
+    def spot(self, node: fx.Node) -> Spot:
+        """Where the call that is being read stands, for errors."""
+        calls = self._calls()
+        return Spot(str(node.target).removeprefix("aten.").partition(".")[0], node.name, calls[-1][0] if calls else "")
 
     def reference(self, node: fx.Node) -> Ref:
         """A constant tensor or a size of the program, resolved when it is played."""

@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import config as tracing
 
+from backplay.entry import at, entry
 from backplay.errors import CaptureError, InputError, InputTypeError
 from backplay.network import operators
 from backplay.network.builder import Builder, functional
@@ -27,6 +28,7 @@ from backplay.network.nodes import Input, Node, Oracle, Ref
 Example = Tensor | Mapping[Any, Any]
 
 
+@entry
 def capture(model: nn.Module, example: Example) -> Network:
     """Follow `model` on `example` and return its game graph, valid for every batch size.
 
@@ -240,7 +242,8 @@ def _read_calls(module: fx.GraphModule, builder: Builder) -> list[Any]:
             builder.values[node] = getattr(module, node.target)
         elif node.op == "call_function":
             builder.current = node
-            builder.values[node] = _read_call(node, builder)
+            with at(builder.spot(node)):
+                builder.values[node] = _read_call(node, builder)
             _check_mutation(node, builder)
     return []
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backplay.entry import at
 from backplay.network.layout import PLAIN, Layout
 from backplay.network.linear import LinearMap, transpose
 
@@ -108,7 +109,8 @@ class Node:
 
     def run(self, scope: Scope) -> Any:
         """The forward value."""
-        return self.function(*resolve(self.args, scope))
+        with at(self):
+            return self.function(*resolve(self.args, scope))
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.kind} {self.shape}"

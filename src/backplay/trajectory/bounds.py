@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from backplay.entry import entry
 from backplay.errors import KeywordError
 from backplay.kernels.streams import StreamKernel
 from backplay.network.nodes import Affine, Mix
@@ -84,6 +85,7 @@ def cemetery_floor(dead: float, alive: float, delta: float, layers: float = math
     return Floor(ended, left)
 
 
+@entry
 def largest_row_overlap(play_a: Play, play_b: Play) -> float:
     """`b`: the largest `Σ_s' √(T_A T_B)(s, s')` over the affine states that both plays leave for somewhere."""
     check_comparable(play_a, play_b)

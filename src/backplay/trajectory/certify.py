@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from backplay.entry import entry
 from backplay.errors import KeywordError
 from backplay.kernels.attention import ValueRouting
 from backplay.kernels.kernel import Duel, Stopping, Winner
@@ -51,6 +52,7 @@ class Certificate(float):
         return f"Certificate(gain {float(self):.1e}{place}; checked {counts or 'nothing'}; skipped {self.skipped})"
 
 
+@entry
 def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
     """One-shot deviations at `states` random states; the result is a float, the largest gain found.
 

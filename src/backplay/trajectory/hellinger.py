@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from backplay.entry import entries, entry
 from backplay.errors import KeywordError
 from backplay.kernels.kernel import WALK
 from backplay.kernels.tags import pull_tagged
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 KINDS = ("trajectory", "marginal", "fraction")
 
 
+@entries
 class Hellinger(Comparison):
     """The trajectory laws of two plays compared; one number for each pair of samples, always float64.
 
@@ -150,6 +152,7 @@ def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
     return masses[source]
 
 
+@entry
 def hellinger(
     play_a: Play,
     play_b: Play,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from backplay.entry import entry
 from backplay.errors import InputError
 from backplay.kernels.geometric import geometric
 from backplay.kernels.kernel import WALK, Kernel
@@ -36,6 +37,7 @@ class HellingerMatrix:
     cemetery_overlap: Tensor
 
 
+@entry
 def hellinger_matrix(plays_a: Sequence[Play], plays_b: Sequence[Play]) -> HellingerMatrix:
     """Compare every play of one list with every play of another.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from backplay.entry import at
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.mass import Mass
@@ -69,7 +70,8 @@ def resume(
         if isinstance(node, Input):
             break
         if node in found.masses:
-            leave(found, node, kernel(node), measure, keep)
+            with at(node):
+                leave(found, node, kernel(node), measure, keep)
         if done is not None:
             done(node)
     if network.input not in found.masses:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from backplay.entry import at as here
+from backplay.entry import entries
 from backplay.errors import InputError
 from backplay.kernels.draws import CEMETERY, CONSTANT, draw
 from backplay.network import Node
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 INPUT = 0  # how a trajectory ends: at an input element, in † (CEMETERY) or in a constant (CONSTANT)
 
 
+@entries
 @dataclass
 class Trajectories:
     """`n` trajectories for each sample of a play. Tensors are (B, n).
@@ -98,7 +101,8 @@ def sample(play: Play, n: int, seed: int) -> Trajectories:
     found = Trajectories(play, n, torch.full((batch * n,), INPUT, device=device))
     for node in reversed(play.network.nodes):
         if node in at:
-            _leave(play, node, at, found, generator)
+            with here(node):
+                _leave(play, node, at, found, generator)
     found.ends = found.ends.view(batch, n)
     return found
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from backplay.entry import at
 from backplay.errors import UnsupportedError
 from backplay.kernels.prepared import signed_weight
 from backplay.network import Network, Node
@@ -77,7 +78,8 @@ class Decomposition(Mapping[str, Pair]):
         self._pairs: dict[Node, _Pair] = {}
         for node in self.network.nodes:
             if isinstance(values[node], Tensor):
-                self._pairs[node] = _step(node, values, self._pairs, activation).aligned()
+                with at(node):
+                    self._pairs[node] = _step(node, values, self._pairs, activation).aligned()
 
     def __getitem__(self, name: str | Node) -> Pair:
         pair = self._pairs[self.network.find(name)]

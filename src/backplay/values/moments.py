@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from backplay.entry import at
 from backplay.errors import UnsupportedError
 from backplay.network import Node
 from backplay.network.attention import Attention
@@ -57,7 +58,8 @@ class Moments(Mapping[Any, Moment]):
             if isinstance(node, Input):
                 self._variances[node] = torch.full_like(self.real[node], self.input_variance)
             else:
-                self._step(node)
+                with at(node):
+                    self._step(node)
             if node is through:
                 break
         return self

@@ -1,0 +1,120 @@
+"""The door to the package: every public call passes through here.
+
+Behind it autocast is off (S38), and what no check foresaw leaves as a `BackplayError` that names the node it came from.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import torch
+
+from backplay.errors import BackplayError, UnforeseenError, first_line
+
+P, R = ParamSpec("P"), TypeVar("R")
+C = TypeVar("C", bound=type)
+
+_inside = threading.local()
+_PLACE = "backplay_place"
+_LET_GO = (BackplayError, Warning, MemoryError, torch.OutOfMemoryError)
+
+
+class Located(Protocol):
+    """What has a place in the model: a node."""
+
+    @property
+    def operator(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+
+
+class at:
+    """While a node is worked on: an error remembers the innermost one that it passed."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Located) -> None:
+        self.node = node
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and not hasattr(error, _PLACE):
+            setattr(error, _PLACE, place(self.node))
+
+
+def place(node: Located) -> str:
+    """Where a node stands, in words."""
+    named = f" (node {node.name!r})" if node.name and node.name not in (node.path, node.operator) else ""
+    inside = f"in module {node.path!r}" if node.path else "in the model's own forward"
+    return f"{node.operator or 'the input'} {inside}{named}"
+
+
+def entry(function: Callable[P, R]) -> Callable[P, R]:
+    """A public function: autocast is off inside, and errors that no check foresaw come out as `UnforeseenError`."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        if getattr(_inside, "yes", False):  # the outermost call is the one that the caller knows
+            return function(*args, **kwargs)
+        _inside.yes = True
+        try:
+            with _without_autocast():
+                return function(*args, **kwargs)
+        except _LET_GO:
+            raise
+        except Exception as error:
+            trace = error.__traceback__
+            if isinstance(error, TypeError) and trace is not None and trace.tb_next is None:
+                raise  # Python's own: called with arguments that the signature does not have
+            raise UnforeseenError(_unforeseen(function.__name__, error)) from error
+        finally:
+            _inside.yes = False
+
+    return guarded
+
+
+def entries(cls: C) -> C:
+    """All public methods and properties of a class as entries."""
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(member):
+            setattr(cls, name, entry(member))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(cls, name, property(entry(member.fget), member.fset, member.fdel, member.__doc__))
+    return cls
+
+
+def _unforeseen(called: str, error: Exception) -> str:
+    where = getattr(error, _PLACE, None)
+    return (
+        f"{called} failed{f' at {where}' if where else ''}: {first_line(error)}\n"
+        "No check foresaw this: try bp.capture(model, x).nodes and play.health(), and report it with the model."
+    )
+
+
+@contextmanager
+def _without_autocast() -> Generator[None]:
+    """Games and methods compute in the precision of their input, whatever their caller has switched on (S38)."""
+    on = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if not on:
+        yield
+        return
+    contexts: list[Any] = [torch.autocast(kind, enabled=False) for kind in on]
+    for context in contexts:
+        context.__enter__()
+    try:
+        yield
+    finally:
+        for context in reversed(contexts):
+            context.__exit__(None, None, None)
