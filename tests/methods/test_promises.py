@@ -53,7 +53,8 @@ def test_seeds(name):
     case = build("vit")
     state = torch.get_rng_state()
     maps = [ask(case.network, case.x[:1], TARGETS[0], name, seed=seed) for seed in (5, 5, 6)]
-    assert torch.equal(maps[0], maps[1]) and not torch.equal(maps[0], maps[2])
+    assert_near(maps[1], maps[0], 1e-9)
+    assert (maps[2] - maps[0]).abs().max() > 1e-6 * maps[0].abs().max()
     assert torch.equal(state, torch.get_rng_state())
 
 
