@@ -276,3 +276,34 @@ def test_replace_shares_the_capture():
     assert_near(colder.attribute(x, 1), bp.RoutingGame(model, tau=0.5).attribute(x, 1), 1e-14, what="replaced")
     assert_near(game.attribute(x, 1), first, 1e-13)
     assert (colder.attribute(x, 1) - first).abs().max() > 1e-6
+
+
+class Counting(nn.Module):
+    """A forward pass that changes a tensor of its own; `rewrites` also changes a view of a live one."""
+
+    def __init__(self, rewrites):
+        super().__init__()
+        self.first, self.last, self.rewrites = nn.Linear(4, 6), nn.Linear(6, 3), rewrites
+        self.register_buffer("gain", torch.ones(6))
+
+    def forward(self, x):
+        self.gain.mul_(1.25)
+        h = self.first(x).relu()
+        if self.rewrites:
+            h[:, 1:].mul_(0.5)
+        return self.last(h * self.gain)
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_own_side_effects(rewrites):
+    """S1: what a forward pass changes in its model is not changed by capture and play, and the play sees it."""
+    model = Counting(rewrites).double().eval()
+    x, before = torch.randn(2, 4, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
+    expected = copy.deepcopy(model)(x)[:, 1]
+    game = bp.StoppingGame(bp.capture(model, x))
+    assert torch.equal(model.gain, before), "capture"
+    for _ in range(2):
+        play = game.play(x, 1)
+        assert_near(play.value, expected, what="value")
+        play.attribution()
+        assert torch.equal(model.gain, before), "play"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import config as tracing
 
 from backplay.entry import at, entry
@@ -221,7 +221,10 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
             builder.values[placeholder] = builder.reference(placeholder)
             if user:
                 builder.given.add(builder.values[placeholder])
-    ((output,),) = _read_calls(program.graph_module, builder)
+    (results,) = _read_calls(program.graph_module, builder)
+    # a program without mutations returns what the model would have changed as well
+    kept = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
+    output = results[kept.index(True)]
     inputs = [n for n in builder.nodes if isinstance(n, Input)]
     if not isinstance(output, Node):
         raise CaptureError("the model's output does not depend on its input, so there is nothing to explain.")
@@ -308,12 +311,21 @@ def _check_mutation(node: fx.Node, builder: Builder) -> None:
         return
     changed = node.args[0]
     if not isinstance(builder.values[node], Node):
+        if _owner(changed).op == "placeholder":  # a parameter or an input: a play must not change it
+            raise CaptureError(f"{node.target} changes a tensor of the model in place")
         return  # constants are computed by running their calls, mutations included
     if "dropout" in str(node.target) and node.args[-1] is False:
         return  # in eval mode it changes nothing
     if _is_view(changed) or any(_is_view(user) and user is not node for user in changed.users):
         raise CaptureError(f"{node.target} changes a view in place")
     builder.values[changed] = builder.values[node]
+
+
+def _owner(node: fx.Node) -> fx.Node:
+    """What a view looks at, or an in-place operator hands on."""
+    schema = getattr(node.target, "_schema", None)
+    aliases = schema is not None and any(r.alias_info is not None for r in schema.returns)
+    return _owner(node.args[0]) if aliases and isinstance(node.args[0], fx.Node) else node
 
 
 def _is_view(node: fx.Node) -> bool:
