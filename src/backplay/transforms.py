@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from backplay.entry import entry
 from backplay.errors import InputError, UnsupportedError
 from backplay.games.inputs import Inputs, read_inputs
-from backplay.network import Network, capture
+from backplay.network import Model, Network, capture
 from backplay.network.channels import Channels
 from backplay.network.families import Branch, Forest, Leaf, Member
 from backplay.network.ledger import Place, matching, present, renamed
@@ -31,9 +31,7 @@ def channels_of(network: Network, inputs: dict[Any, Any]) -> Channels:
 
 
 @entry
-def permute_neurons(
-    model: nn.Module | Network, x: Inputs, permutations: Permutations | None = None, seed: int = 0
-) -> nn.Module:
+def permute_neurons(model: Model, x: Inputs, permutations: Permutations | None = None, seed: int = 0) -> nn.Module:
     """A copy of the model with hidden channels in another order; it computes the same.
 
     `permutations` maps the name of a layer to the order of its outputs (new channel `k` is the old `order[k]`), for
@@ -108,7 +106,7 @@ def _follow(source: Tensor, forest: Forest, orders: dict[str, dict[int, int]]) -
 
 
 @entry
-def rescale_neurons(model: nn.Module | Network, x: Inputs, factors: Factors | None = None, seed: int = 0) -> nn.Module:
+def rescale_neurons(model: Model, x: Inputs, factors: Factors | None = None, seed: int = 0) -> nn.Module:
     """A copy of the model whose hidden channels are `factor > 0` times as large; what reads them divides by it.
 
     With positively homogeneous gates (ReLU, LeakyReLU, max) it computes the same. `factors` maps the name of a layer to
@@ -180,7 +178,7 @@ def _is_norm(model: nn.Module, parameter: str) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _analysed(model: nn.Module | Network, x: Inputs) -> Channels:
+def _analysed(model: Model, x: Inputs) -> Channels:
     inputs = read_inputs(x)
     network = model if isinstance(model, Network) else capture(model, inputs)
     return channels_of(network, network.check(inputs))

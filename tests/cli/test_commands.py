@@ -340,7 +340,8 @@ def test_notes_on_parameters(capsys):
     assert code == 0 and "superpixels that SLIC is asked for; an integer >= 1 (default: 80)" in " ".join(out.split())
     code, out, _ = run(capsys, "methods")
     assert code == 0 and "--segments 80: an integer >= 1; superpixels that SLIC is asked for\n" in out
-    assert "--tau 1.0: a finite number > 0\n" in out, "nothing behind a parameter without a note"
+    assert "--tau 1.0: a finite number > 0; temperature of the policies\n" in out
+    assert "--gamma 0.25: a finite number >= 0\n" in out, "nothing behind a parameter without a note"
 
 
 def test_explain_refuses(capsys, networks, image, tmp_path):

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from backplay.entry import entry
-from backplay.errors import InputTypeError, KeywordError
+from backplay.errors import KeywordError
 from backplay.games.inputs import Inputs, read_inputs
 from backplay.games.keywords import Choice, Number
-from backplay.network import Network, capture
+from backplay.network import Model, Network, capture, read_model
 from backplay.values.decomposition import Decomposition, mixing, softplus, stopping
 from backplay.values.forward import Values
 
 
 @entry
 def decompose(
-    model: nn.Module | Network,
+    model: Model,
     x: Inputs,
     kind: str = "stopping",
     *,
@@ -32,8 +31,7 @@ def decompose(
     Choice("stopping", ("stopping", "mixing", "softplus")).check("kind", kind)
     _check_parameter("eta", eta, kind == "mixing")
     _check_parameter("theta", theta, kind == "softplus")
-    if not isinstance(model, (nn.Module, Network)):
-        raise InputTypeError(f"decompose takes a torch.nn.Module or a Network, got {type(model).__name__}.")
+    model = read_model(model, "decompose")
     keywords = read_inputs(x)
     network = model if isinstance(model, Network) else capture(model, keywords)
     inputs = network.check(keywords)

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from backplay.entry import entry
-from backplay.errors import InputTypeError
 from backplay.games.inputs import Inputs, Target, read_inputs, read_target
 from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.kernels.kernel import Kernel
-from backplay.network import Network, Node, capture
+from backplay.network import Model, Network, Node, capture, read_model
 from backplay.network.nodes import Gate
 from backplay.values.forward import Values
 from backplay.values.moments import Moments
@@ -33,16 +32,20 @@ M = TypeVar("M", bound=Modes)
 class _Board:
     """The network that games share: captured at first use and kept."""
 
-    def __init__(self, model: nn.Module | Network) -> None:
-        if not isinstance(model, (nn.Module, Network)):
-            raise InputTypeError(
-                f"a game takes a torch.nn.Module or a backplay.Network, got {type(model).__name__}; "
-                "wrap a function in a module's forward."
-            )
+    def __init__(self, given: Model) -> None:
+        model = read_model(given)
         self.model = model
         self.lock = threading.RLock()
         self.warned = False
         self.network = model if isinstance(model, Network) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: the model. It is captured again there."""
+        return {"given": self.model, "warned": self.warned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["given"])
+        self.warned = state["warned"]
 
     def get(self, example: Any) -> Network:
         with self.lock:
@@ -57,11 +60,11 @@ class Game(ABC, Generic[M]):
 
     modes_type: ClassVar[type[Modes]]
 
-    def __init__(self, model: nn.Module | Network, **keywords: Any) -> None:
+    def __init__(self, model: Model, **keywords: Any) -> None:
         self.modes_type.check_names(keywords)
         self.modes: M = self.modes_type(**keywords)  # type: ignore[assignment]
         self._board = _Board(model)
-        self._warn()
+        self._warn(caller=4)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in getattr(self, "__dict__", {}) or name in {f.name for f in fields(self.modes_type)}:
@@ -85,15 +88,15 @@ class Game(ABC, Generic[M]):
         twin = object.__new__(type(self))
         twin.modes = type(self.modes)(**(self.modes.to_dict() | keywords))
         twin._board = self._board
-        twin._warn()
+        twin._warn(caller=3)
         return twin
 
-    def _warn(self) -> None:
+    def _warn(self, caller: int) -> None:
         """Warn of the modes, once for all games that come of one another."""
         said = self.modes.warning()
         if said is not None and not self._board.warned:
             self._board.warned = True
-            warnings.warn(said, stacklevel=3)
+            warnings.warn(said, stacklevel=caller)
 
     def to_dict(self) -> dict[str, Any]:
         """The game's keywords as a plain dict, for configurations: `type(game)(model, **game.to_dict())`."""
@@ -185,7 +188,7 @@ class Game(ABC, Generic[M]):
             z = z + self.modes.risk * values.moments.variance(gate.operand).sqrt()
         return normal_cdf(z / self.modes.gate_noise)
 
-    def risk_forward(self, shared: Shared) -> Values:
+    def averse_forward(self, shared: Shared) -> Values:
         """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (ablation A2)."""
 
         def deform(node: Node, values: Values) -> Tensor | None:

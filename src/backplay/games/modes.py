@@ -19,8 +19,8 @@ class Modes:
     """Keywords that both games have."""
 
     risk: float = keyword(Number(0.0, note="λ, negative is averse; idle while input_variance is 0"))
-    input_variance: float = keyword(Number(0.0, 0, note="σ²"))
-    entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent"))
+    input_variance: float = keyword(Number(0.0, 0, note="σ², noise on every input element that risk is measured under"))
+    entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent, lowers what gates with an even fan-in show"))
     gate: Literal["exact", "noisy"] = keyword(
         Choice("exact", ("exact", "noisy"), note="of ReLU; other gates stay as they are")
     )
@@ -59,8 +59,8 @@ class Modes:
 class StoppingModes(Modes):
     """Keywords of the Stopping Game."""
 
-    softplus: float | None = keyword(Number(None, 0, strict=True, note="θ"))
-    multiply_by_input: bool = keyword(Choice(False, (False, True)))
+    softplus: float | None = keyword(Number(None, 0, strict=True, note="θ, ReLUs become Softplus(θ)"))
+    multiply_by_input: bool = keyword(Choice(False, (False, True), note="the map times the input"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,19 +77,29 @@ class StoppingModes(Modes):
 class RoutingModes(Modes):
     """Keywords of the Routing Game."""
 
-    alpha: float = keyword(Number(2.0, 0))
-    beta: float = keyword(Number(1.0, 0))
-    epsilon: float = keyword(Number(0.5, 0))
-    tau: float = keyword(Number(1.0, 0, strict=True))
+    alpha: float = keyword(Number(2.0, 0, note="discount of the positive stream"))
+    beta: float = keyword(Number(1.0, 0, note="discount of the negative stream"))
+    epsilon: float = keyword(Number(0.5, 0, note="ε, the outside option, which leads to †"))
+    tau: float = keyword(Number(1.0, 0, strict=True, note="temperature of the policies"))
     attention_risk: float = keyword(Number(0.0, note="λ_sm, negative is averse; idle while input_variance is 0"))
-    attention_score: Literal["key", "relative", "logit"] = keyword(Choice("key", ("key", "relative", "logit")))
-    residual: Literal["uniform", "proportional"] = keyword(Choice("uniform", ("uniform", "proportional")))
-    bias: Literal["ignore", "absorb"] = keyword(Choice("ignore", ("ignore", "absorb")))
-    empty_stream: Literal["cemetery", "reroute"] = keyword(Choice("cemetery", ("cemetery", "reroute")))
-    attention: Literal["value", "gradient"] = keyword(Choice("value", ("value", "gradient")))
-    tau_forward: bool = keyword(Choice(False, (False, True)))
-    risk_forward: bool = keyword(Choice(False, (False, True)))
-    output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one")))
+    attention_score: Literal["key", "relative", "logit"] = keyword(
+        Choice("key", ("key", "relative", "logit"), note="how the uncertainty of a key is measured")
+    )
+    residual: Literal["uniform", "proportional"] = keyword(
+        Choice("uniform", ("uniform", "proportional"), note="how a sum splits the mass among its operands")
+    )
+    bias: Literal["ignore", "absorb"] = keyword(
+        Choice("ignore", ("ignore", "absorb"), note="whether biases take their share of the mass to †")
+    )
+    empty_stream: Literal["cemetery", "reroute"] = keyword(
+        Choice("cemetery", ("cemetery", "reroute"), note="where mass of a stream without contributions goes")
+    )
+    attention: Literal["value", "gradient"] = keyword(
+        Choice("value", ("value", "gradient"), note="mass goes through the values, or by gradient times input")
+    )
+    tau_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is tempered too"))
+    risk_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is averse too"))
+    output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one"), note="unit of the map"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from backplay.games.game import Game
+from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
@@ -35,19 +35,60 @@ class RoutingGame(Game[RoutingModes]):
 
     Keywords, frozen in the game; `replace` gives a game with others:
 
-    - `alpha`, `beta`, `epsilon`, `tau`: discounts of the two streams, outside option, temperature (S13)
-    - `risk`, `input_variance`: gates show `V_λ = μ + λσ` under input noise σ², ReLU and its like no less than 0 (S20).
+    - `alpha`, `beta`: discounts of the positive and of the negative stream of contributions; they should differ by 1
+    - `epsilon`: ε, what the outside option weighs beside the contributions of a stream; it leads to the cemetery †
+    - `tau`: temperature; a contribution is chosen with probability `∝ c^{1/τ}`
+    - `risk`, `input_variance`: gates show `V_λ = μ + λσ` under input noise σ², ReLU and its like no less than 0.
       σ² → 0 gives the game without risk. λ → 0 at fixed σ² does not on ReLU networks: it shows `E ReLU(z + noise) > 0`
       at every gate, the shut ones too
-    - `attention_risk`, `attention_score`: the oracle shuns keys that the same noise makes uncertain (S24)
-    - `entropy_bias`: gates of neurons that listen to many predecessors alike are shown lower (S20)
-    - `gate`, `gate_noise`: `"noisy"` ReLU gates are open with probability `Φ(z / gate_noise)` (S21)
-    - `residual`, `bias`, `empty_stream`, `attention`: the variants of S17, S15, S16 and S25
-    - `tau_forward`, `risk_forward`: players who know τ or λ change the forward pass too (S19, S20)
+    - `attention_risk`: λ_sm, negative shuns keys that the same noise makes uncertain; `attention_score` says how that
+      is measured: `"key"` by the deviation of the key, `"relative"` by that over its size, `"logit"` by that of the
+      logit
+    - `entropy_bias`: λ_ent, gates of neurons that listen to many predecessors alike are shown lower
+    - `gate`, `gate_noise`: `"noisy"` ReLU gates are open with probability `Φ(z / gate_noise)`
+    - `residual`: a sum splits its mass in halves (`"uniform"`) or by the size of its operands (`"proportional"`)
+    - `bias`: biases stand aside (`"ignore"`) or take their share of the mass to † (`"absorb"`)
+    - `empty_stream`: mass of a stream without contributions ends in † (`"cemetery"`) or takes the other stream
+      (`"reroute"`)
+    - `attention`: mass goes through the values (`"value"`), or through the whole block by gradient times input
+      (`"gradient"`, maps only)
+    - `tau_forward`, `risk_forward`: players who know τ or λ change the forward pass too
     - `output`: maps are in units of the `"logit"`, or of `"one"`
     """
 
     modes_type: ClassVar[type[Modes]] = RoutingModes
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        alpha: float = 2.0,
+        beta: float = 1.0,
+        epsilon: float = 0.5,
+        tau: float = 1.0,
+        risk: float = 0.0,
+        input_variance: float = 0.0,
+        attention_risk: float = 0.0,
+        attention_score: Literal["key", "relative", "logit"] = "key",
+        entropy_bias: float = 0.0,
+        gate: Literal["exact", "noisy"] = "exact",
+        gate_noise: float = 1.0,
+        residual: Literal["uniform", "proportional"] = "uniform",
+        bias: Literal["ignore", "absorb"] = "ignore",
+        empty_stream: Literal["cemetery", "reroute"] = "cemetery",
+        attention: Literal["value", "gradient"] = "value",
+        tau_forward: bool = False,
+        risk_forward: bool = False,
+        output: Literal["logit", "one"] = "logit",
+        **unknown: Any,
+    ) -> None:
+        streams = {"alpha": alpha, "beta": beta, "epsilon": epsilon, "tau": tau}
+        averse = {"risk": risk, "input_variance": input_variance, "risk_forward": risk_forward}
+        oracle = {"attention": attention, "attention_risk": attention_risk, "attention_score": attention_score}
+        gates = {"entropy_bias": entropy_bias, "gate": gate, "gate_noise": gate_noise}
+        mass = {"residual": residual, "bias": bias, "empty_stream": empty_stream}
+        rest = {"tau_forward": tau_forward, "output": output}
+        super().__init__(model, **streams, **averse, **oracle, **gates, **mass, **rest, **unknown)
 
     def forward(self) -> tuple[Any, ...]:
         modes = self.modes
@@ -60,7 +101,7 @@ class RoutingGame(Game[RoutingModes]):
         variance = modes.input_variance if modes.risk != 0 or modes.attention_risk != 0 else None
         match self.forward():
             case ("risk", *_):
-                return self.risk_forward(shared)
+                return self.averse_forward(shared)
             case ("tau", *_) as key:
                 values = shared.deformed(key, self._tempered_forward, variance)
             case _:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from backplay.games.game import Game
+from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
@@ -28,14 +28,32 @@ class StoppingGame(Game[StoppingModes]):
 
     Keywords, frozen in the game; `replace` gives a game with others:
 
-    - `risk`, `input_variance`: every activation is replaced by its `V_λ` under input noise σ² (S20). σ² → 0 gives the
-      game without risk; λ → 0 at fixed σ² does not, as in the Routing Game
-    - `entropy_bias`, `gate`, `gate_noise`: as in the Routing Game
-    - `softplus`: θ of the network whose ReLU gates are Softplus (S10)
+    - `risk`, `input_variance`: every activation is replaced by its `V_λ = μ + λσ` under input noise σ². σ² → 0 gives
+      the game without risk; λ → 0 at fixed σ² does not, as in the Routing Game
+    - `entropy_bias`: λ_ent, gates of neurons that listen to many predecessors alike are shown lower
+    - `gate`, `gate_noise`: `"noisy"` ReLU gates are open with probability `Φ(z / gate_noise)`
+    - `softplus`: θ, plays the network whose ReLU gates are Softplus(θ)
     - `multiply_by_input`: the map is gradient times input
     """
 
     modes_type: ClassVar[type[Modes]] = StoppingModes
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        risk: float = 0.0,
+        input_variance: float = 0.0,
+        entropy_bias: float = 0.0,
+        gate: Literal["exact", "noisy"] = "exact",
+        gate_noise: float = 1.0,
+        softplus: float | None = None,
+        multiply_by_input: bool = False,
+        **unknown: Any,
+    ) -> None:
+        gates = {"entropy_bias": entropy_bias, "gate": gate, "gate_noise": gate_noise, "softplus": softplus}
+        averse = {"risk": risk, "input_variance": input_variance}
+        super().__init__(model, **averse, **gates, multiply_by_input=multiply_by_input, **unknown)
 
     def forward(self) -> tuple[Any, ...]:
         modes = self.modes
@@ -47,7 +65,7 @@ class StoppingGame(Game[StoppingModes]):
         if self.modes.softplus is not None:
             return shared.deformed(self.forward(), softplus_forward(self.modes.softplus))
         # with risk, each activation is replaced by V_λ in the game's own forward pass
-        return shared.values() if self.modes.risk == 0 else self.risk_forward(shared)
+        return shared.values() if self.modes.risk == 0 else self.averse_forward(shared)
 
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:

@@ -18,9 +18,9 @@ from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
 from backplay.methods.rules import has_first_layer
-from backplay.methods.subject import Subject, captured, check_model, has_attention, has_convolutions, known
+from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
 from backplay.methods.tokens import find_tokens
-from backplay.network import Network
+from backplay.network import Model, Network, read_model
 
 NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "image": (lambda net: len(net.input.shape) == 4, "it explains images of shape (B, C, H, W)"),
@@ -57,13 +57,13 @@ class MethodInfo:
     libraries: tuple[str, ...] = ()  # optional ones, out of LIBRARIES
 
     @entry
-    def fits(self, model: nn.Module | Network) -> bool:
+    def fits(self, model: Model) -> bool:
         """Whether the method applies to a model; one that was not explained yet is captured on a guessed input.
 
         No method applies to a model that cannot be captured. Where no input can be guessed there is no telling: an
         `InputError` asks for a captured network.
         """
-        check_model(model)
+        model = read_model(model, "a method")
         if self.missing() is not None:  # known without a capture
             return False
         try:
@@ -155,9 +155,18 @@ class Explainer:
     >>> Reynolds(Explainer(model, "gradcam"), n=50).attribute(x)
     """
 
-    def __init__(self, model: nn.Module | Network, method: str = "rg", **params: Any) -> None:
-        self.model, self.info = model, find(method)
+    def __init__(self, model: Model, method: str = "rg", **params: Any) -> None:
+        self.info = find(method)
+        self.model = read_model(model, "a method")
         self.params = self.info.check(params)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is sent to another process: the model, the name and the parameters."""
+        return _remade, (self.model, self.info.name, self.params)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Explainer:
+        """As a game is, an explainer is its own copy."""
+        return self
 
     def __repr__(self) -> str:
         model = self.model.model if isinstance(self.model, Network) else self.model
@@ -192,8 +201,12 @@ class Explainer:
             return self.info.function(subject, **self.params)
 
 
+def _remade(model: nn.Module | Network, name: str, params: dict[str, Any]) -> Explainer:
+    return Explainer(model, name, **params)
+
+
 @entry
-def explain(model: nn.Module | Network, x: Inputs, target: Target = None, method: str = "rg", **params: Any) -> Tensor:
+def explain(model: Model, x: Inputs, target: Target = None, method: str = "rg", **params: Any) -> Tensor:
     """The map of any registered method: a tensor of the input's shape, or (B, 1, H, W).
 
     Never rescaled or rectified; a batch is its samples one by one. A method that does not fit the network, or a

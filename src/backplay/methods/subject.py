@@ -12,10 +12,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from backplay.errors import InputTypeError
 from backplay.games.inputs import Inputs, Target, read_inputs, read_target
 from backplay.methods.replay import run
-from backplay.network import Network, capture
+from backplay.network import Model, Network, capture, read_model
 from backplay.network.attention import Attention
 from backplay.network.capture import input_key
 from backplay.network.linear import Convolution
@@ -64,17 +63,11 @@ def known(model: nn.Module) -> Network | None:
         return next((network for key, network in reversed(_captures.items()) if key[:2] == wanted), None)
 
 
-def check_model(model: object) -> None:
-    """Methods are about modules and networks."""
-    if not isinstance(model, (nn.Module, Network)):
-        raise InputTypeError(f"a method takes a torch.nn.Module or a Network, got {type(model).__name__}.")
-
-
 class Subject:
     """What is to be explained; methods read from here and leave the model as it is."""
 
-    def __init__(self, model: nn.Module | Network, x: Inputs, target: Target) -> None:
-        check_model(model)
+    def __init__(self, model: Model, x: Inputs, target: Target) -> None:
+        model = read_model(model, "a method")
         given = read_inputs(x)
         input_key(given)
         self.network = captured(model, given)

@@ -2,6 +2,7 @@
 
 from backplay.network.capture import capture
 from backplay.network.graph import Network
+from backplay.network.model import Model, read_model
 from backplay.network.nodes import Node
 
-__all__ = ["Network", "Node", "capture"]
+__all__ = ["Model", "Network", "Node", "capture", "read_model"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import operator as python_operator
-import re
 import warnings
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import torch
@@ -18,31 +18,30 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import config as tracing
 
 from backplay.entry import at, entry
-from backplay.errors import CaptureError, InputError, InputTypeError
+from backplay.errors import CaptureError, InputError, InputTypeError, first_line
 from backplay.network import operators
 from backplay.network.builder import Builder, functional
 from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
+from backplay.network.model import Model, read_model
 from backplay.network.nodes import Input, Node, Oracle, Ref
 
 Example = Tensor | Mapping[Any, Any]
 
 
 @entry
-def capture(model: nn.Module, example: Example) -> Network:
+def capture(model: Model, example: Example) -> Network:
     """Follow `model` on `example` and return its game graph, valid for every batch size.
 
     `example` is a tensor, or a dict of forward keywords of which exactly one is floating point and is the input.
     The model is captured in eval mode and given back as it was.
     """
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(
-            f"capture takes a torch.nn.Module, got {type(model).__name__}; wrap a function in a module's forward."
-        )
+    given = read_model(model, "capture")
+    module = given.model if isinstance(given, Network) else given
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
-    _check_precision(model, keywords[input_key(keywords)])
+    _check_precision(module, keywords[input_key(keywords)])
     with EXPORTING, _tidied():
-        return _follow(model, keywords)
+        return _follow(module, keywords)
 
 
 def _check_precision(model: nn.Module, x: Tensor) -> None:
@@ -71,7 +70,7 @@ def _tidied() -> Generator[None]:
 
 @contextmanager
 def _tersely() -> Generator[None]:
-    """torch logs at length what its exporter trips over; what matters of that is raised, in one line.
+    """torch logs and prints at length what its exporter trips over; what matters of that is raised, in one line.
 
     It also notes where in the stack each operation was called, which takes a tenth of its time and helps nobody here.
     """
@@ -82,7 +81,9 @@ def _tersely() -> Generator[None]:
         handler.addFilter(_nothing)
     before, tracing.do_not_emit_stack_traces = tracing.do_not_emit_stack_traces, True
     try:
-        yield
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         tracing.do_not_emit_stack_traces = before
         for handler in handlers:
@@ -158,8 +159,7 @@ def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
 
     wrapped, inputs = _Logits(model, list(keywords)), tuple(keywords.values())
     shapes = {"inputs": tuple(dynamic(v) for v in inputs)}
-    with evaluation(model), torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings(), _tersely():
-        warnings.simplefilter("ignore")
+    with evaluation(model), torch.inference_mode(False), torch.no_grad(), _tersely():
         try:
             return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=False)
         except Exception as error:
@@ -187,23 +187,16 @@ def _export_failure(wrapped: _Logits, keywords: dict[Any, Any], error: Exception
     try:
         wrapped(*keywords.values())
     except Exception as own:
-        return f"{name} itself fails on {given}: {_first_line(own)}; give it an input that its forward accepts."
+        return f"{name} itself fails on {given}: {first_line(own)}\nGive it an input that its forward accepts."
     return (
-        f"torch.export cannot follow {name} on {given}: {_first_line(error)}; models whose control flow or shapes "
-        "depend on values cannot be captured, rewrite that part with tensor operations."
+        f"torch.export cannot follow {name} on {given}: {first_line(error)}\n"
+        "Control flow and shapes that depend on values cannot be captured: rewrite that part with tensor operations."
     )
-
-
-def _first_line(error: Exception) -> str:
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _functionalised(model: nn.Module, program: ExportedProgram) -> ExportedProgram:
     """Mutations through views, as a program without mutations."""
-    with evaluation(model), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with evaluation(model), torch.no_grad(), _tersely():
         return program.run_decompositions({})
 
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from backplay.entry import place
 from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError, suggestion
 from backplay.network.attention import Attention
-from backplay.network.builder import LOWERINGS, Builder, Statement
+from backplay.network.builder import Builder, Statement
 from backplay.network.layout import FIRST, PLAIN, Layout
 from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.weights import Weights, fingerprints
@@ -74,6 +75,7 @@ class Network:
         self._size_cache: dict[int, dict[Any, Any]] = {}
         self.key = 0 if 0 in example else next(k for k, v in example.items() if _floating(v))
         self._example = {k: v for k, v in example.items() if k != self.key}
+        self._whole_example = example
         self._dtype: torch.dtype = example[self.key].dtype
         self._placeholders = _placeholders(program, self.key, example)
         self._weights: Weights | None = None
@@ -91,6 +93,14 @@ class Network:
         kinds = sorted({n.kind for n in self.nodes})
         counts = ", ".join(f"{sum(n.kind == k for n in self.nodes)} {k}" for k in kinds)
         return f"Network({type(self.model).__name__}: {len(self.nodes)} nodes; {counts})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """An exported program cannot be pickled: what is sent is the model, and it is captured again there."""
+        return _recaptured, (self.model, self._whole_example)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Network:
+        """The same graph on a copy of the model."""
+        return self.on(copy.deepcopy(self.model, memo))
 
     # ---------------------------------------------------------------- constants
 
@@ -280,6 +290,12 @@ class Network:
         )
 
 
+def _recaptured(model: nn.Module, example: dict[Any, Any]) -> Network:
+    from backplay.network.capture import capture  # which builds networks, and imports this module
+
+    return capture(model, example)
+
+
 def _elements(node: Node, scope: Mapping[Any, Any]) -> int:
     """Elements of a node's value, or of the weights that a fused attention keeps to itself."""
     value: Tensor = scope[node]
@@ -358,21 +374,26 @@ def _carrying(nodes: list[Node], output: Node) -> set[Node]:
 
 
 def _no_kind(node: Oracle) -> str:
-    place = f"in module {node.path!r}" if node.path else "in the model's own forward"
+    """What stands in the way, where, and what to do, in two lines."""
+    advice = "Explain the part of the model behind it, or rewrite that module"
+    if node.operator.startswith(("lstm", "gru", "rnn_", "_thnn", "quantized_")):
+        return (
+            f"{place(node)} is recurrent: its states gate each other step by step, and no walk follows that."
+            f"\n{advice} with convolutions or attention."
+        )
     if node.operator in ("matmul", "bmm", "einsum"):
         return (
-            f"{node.operator} {place} multiplies two live tensors, neither of which comes out of a softmax (linear "
-            "attention, bilinear pooling); no game carries mass through such a product, explain the part of the model "
-            "behind it."
+            f"{place(node)} multiplies two live tensors, neither of which comes out of a softmax.\n"
+            "No game carries mass through such a product: explain the part of the model behind it."
         )
     if not node.unsupported or node.operator in ("log_softmax", "_log_softmax"):
         return (
-            f"the walk would have to cross {node.operator} {place}, which only gives weights to other values; "
-            "explain the logits before the softmax."
+            f"the walk would have to cross {place(node)}, which only gives weights to other values.\n"
+            "Explain the logits before the softmax."
         )
     return (
-        f"operator {node.operator!r} {place} has no kind in the game; rewrite the module with operators that have one, "
-        f"or capture the part of the model behind it. Supported are {', '.join(sorted(LOWERINGS))}."
+        f"{place(node)} has no kind in the game.\n{advice} with linear maps, activations, norms, pooling, attention, "
+        "reshaping and arithmetic."
     )
 
 
