@@ -11,11 +11,12 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check
 TORCH := torch==2.13.0
 TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 
-.PHONY: help demo test lint types bench clean
+.PHONY: help demo test fuzz lint types bench clean
 
 help:
 	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
 	@echo "make test    run all tests"
+	@echo "make fuzz    N random networks (N=1000, START=0) against dense references; SEED=… shows one"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
 	@echo "make bench   time the games against one gradient"
@@ -27,6 +28,12 @@ demo: $(VENV)/.view
 # Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0 --durations 15
+
+# Seeds reproduce: the last line names those that were played, START goes on behind them.
+N ?= 1000
+START ?= 0
+fuzz: $(VENV)/.dev
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m fuzz --n $(N) --start $(START) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
