@@ -65,7 +65,7 @@ class HeldGate(nn.Module):
 
 
 class HeldSqueeze(nn.Module):
-    """A squeeze-and-excitation block whose factors are held fixed: the excitation, or each in turn with weight 1/2."""
+    """A squeeze-and-excitation block: the excitation is held fixed, or both factors carry (S7, S17)."""
 
     def __init__(self, block, both):
         super().__init__()
@@ -73,9 +73,7 @@ class HeldSqueeze(nn.Module):
 
     def forward(self, x):
         scale = self.block._scale(x)
-        if not self.both:
-            return x * scale.detach()
-        return 0.5 * (x * scale.detach() + x.detach() * scale)
+        return x * (scale if self.both else scale.detach())
 
 
 OPENNESS = {

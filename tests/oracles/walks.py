@@ -114,13 +114,13 @@ class Stopping(Walk):
         return moves
 
     def product(self, node, state):
-        """The carrying factors share the probability; the discount is the factor that is held fixed."""
+        """The carrying factors share the probability; the discount makes up for the share (S7)."""
         _, j, player = state
         carriers = node.data["carriers"]
         moves = []
         for k in carriers:
             to, _, discount = self.scaled((node.inputs[k], j, player), self.operand(node, 1 - k)[j])
-            moves.append((to, 1.0 / len(carriers), discount))
+            moves.append((to, 1.0 / len(carriers), len(carriers) * discount))
         return moves
 
 

@@ -18,10 +18,11 @@ from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
 from backplay.network.attention import Attention
+from backplay.network.elementwise import replay
 from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
-from backplay.values.gates import accurate_tail, replay, routing_probability
+from backplay.values.gates import accurate_tail, routing_probability
 from backplay.values.observed import Observed
 from backplay.values.powers import power_
 from backplay.values.risk import averse_weights, lower_confidence
@@ -120,7 +121,7 @@ class RoutingGame(Game[RoutingModes]):
             return lower_confidence(gate, values.moments.of_gate(gate, z), self.modes.risk)
         if z is not values[gate.operand]:
             return replay(gate, z, values)
-        return accurate_tail(gate, values) if self.modes.tau > 1 else None
+        return accurate_tail(gate, values, values.form(gate)) if self.modes.tau > 1 else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
         """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
@@ -167,14 +168,15 @@ class RoutingGame(Game[RoutingModes]):
     def _probability(self, node: Gate, values: Values) -> Tensor:
         """`c(z)`, as noise, risk and entropy bias change it (S8, S20, S21)."""
         modes = self.modes
-        if modes.gate == "noisy" and node.gate == "relu":
+        form = values.form(node)
+        if modes.gate == "noisy" and form.name == "relu":
             return self.noisy(node, values)
         shown = values.observed[node]
         if modes.risk != 0 and node.nonnegative:
             return (shown > 0).to(shown.dtype)
         z = self.pre_activation(node, values)
         plain = z is values[node.operand]
-        return routing_probability(node, values if plain else Overlay({node.operand: z, node: shown}, values))
+        return routing_probability(node, values if plain else Overlay({node.operand: z, node: shown}, values), form)
 
     def finish(self, difference: Tensor, play: Play) -> Tensor:
         if self.modes.output == "one":

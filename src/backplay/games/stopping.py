@@ -74,7 +74,7 @@ class StoppingGame(Game[StoppingModes]):
                 real = reality(node.operand, values)
                 return StoppingLinear(node.map, weight, total, values[node.operand].shape, real)
             case Gate():
-                return Stopping(self._slope(node, values))
+                return Stopping(self._slope(node, values), values.form(node).scale)
             case Sum():
                 return Split((0.5, 0.5), (2.0, 2.0))
             case Diagonal(scale=None):
@@ -89,10 +89,10 @@ class StoppingGame(Game[StoppingModes]):
 
     def _slope(self, node: Gate, values: Values) -> Tensor:
         """The gate's slope, as noise, risk, entropy bias and Softplus change it."""
-        modes = self.modes
-        if node.gate == "relu" and modes.softplus is not None:
+        modes, form = self.modes, values.form(node)
+        if form.name == "relu" and modes.softplus is not None:
             return torch.sigmoid(self.pre_activation(node, values) / modes.softplus)
-        if modes.gate == "noisy" and node.gate == "relu":
+        if modes.gate == "noisy" and form.name == "relu":
             return self.noisy(node, values)
         z = self.pre_activation(node, values)
         if modes.risk != 0 and node.nonnegative:
@@ -100,17 +100,18 @@ class StoppingGame(Game[StoppingModes]):
             if modes.entropy_bias > 0:
                 open_gate = open_gate & (z > 0)
             return open_gate.to(z.dtype)
-        return stopping_slope(node, values if z is values[node.operand] else Overlay({node.operand: z}, values))
+        plain = z is values[node.operand]
+        return stopping_slope(node, values if plain else Overlay({node.operand: z}, values), form)
 
     def finish(self, difference: Tensor, play: Play) -> Tensor:
         return difference * play.x if self.modes.multiply_by_input else difference
 
 
 def _product(node: Product, values: Values) -> Kernel:
-    """The detached factor is the discount; two carrying factors each stand for half of the product (S7, S17)."""
+    """The detached factor is the discount; of two carrying factors each is taken half of the time (S7, S17)."""
     left, right = (values[f] for f in node.factors)
     if len(node.carrying) == 2:
-        return Split((0.5, 0.5), (right, left))
+        return Split((0.5, 0.5), (2 * right, 2 * left))
     if node.divides:
         return Scaling(1 / right)
     return Scaling(right if node.carrying[0] is node.factors[0] else left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backplay.kernels.kernel import Duel, Kernel, Relabelling, Winner
-from backplay.network.nodes import Max, Node, Wire
+from backplay.network.nodes import Max, Node, Select, Wire
 from backplay.values.forward import Values
 
 
@@ -12,7 +12,12 @@ def structural_kernel(node: Node, values: Values) -> Kernel:
     match node:
         case Max(winner=None):
             left, right = node.inputs
-            return Duel(values[left] >= values[right])
+            first = values[left] >= values[right]
+            return Duel((first, ~first))
+        case Select():
+            first = values[node.mask].expand(values[node].shape)
+            carries = [isinstance(side, Node) and side.carries for side in node.sides]
+            return Duel((first, ~first), (carries[0], carries[1]))
         case Max():
             assert node.winner is not None
             operand = values[node.inputs[0]]

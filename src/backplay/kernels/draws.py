@@ -49,7 +49,7 @@ def draw(kernel: Kernel, states: Tensor, shape: torch.Size, generator: torch.Gen
         case Winner():
             return Draw.to(kernel.index.flatten()[states])
         case Duel():
-            return Draw.to(states, torch.where(kernel.first.expand(shape).flatten()[states], 0, 1))
+            return _chosen(kernel, states, shape)
         case Relabelling():
             return _relabelled(kernel, states)
         case StoppingLinear():
@@ -77,6 +77,12 @@ def _split(kernel: Split, states: Tensor, shape: torch.Size, generator: torch.Ge
             turn = torch.where(carrier == k, torch.where(sign < 0, -1, 1), turn)
             carrier = torch.where((carrier == k) & (sign == 0), CEMETERY, carrier)
     return Draw.to(states, carrier, turn)
+
+
+def _chosen(kernel: Duel, states: Tensor, shape: torch.Size) -> Draw:
+    first = kernel.chosen[0].expand(shape).flatten()[states]
+    places = [k if live else CONSTANT for k, live in zip((0, kernel.carries[0] * 1), kernel.carries, strict=True)]
+    return Draw.to(states, torch.where(first, places[0], places[1]))
 
 
 def _relabelled(kernel: Relabelling, states: Tensor) -> Draw:

@@ -179,7 +179,8 @@ def geometric(a: Kernel, b: Kernel, name: str) -> Kernel:
         case Winner(), Winner():
             return Masked(a, a.index == b.index)
         case Duel(), Duel():
-            return Split([a.first & b.first, ~a.first & ~b.first])
+            both = [x & y for x, y in zip(a.chosen, b.chosen, strict=True)]
+            return Duel((both[0], both[1]), a.carries)
         case Stopping(), Stopping():
             return Overlap(Stopping(agreeing(a.slope.clamp(-1, 1), b.slope.clamp(-1, 1))), _ends(a, b, a.slope))
         case Scaling(), Scaling():

@@ -93,14 +93,18 @@ def _coefficient(scale: Tensor, measure: Measure) -> Tensor:
 
 
 class Stopping(Kernel):
-    """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8)."""
+    """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
 
-    def __init__(self, slope: Tensor) -> None:
-        self.slope = slope
+    `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
+    """
+
+    def __init__(self, slope: Tensor, scale: float = 1.0) -> None:
+        self.slope, self.scale = slope if scale >= 0 else -slope, abs(scale)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if measure.discounted:
-            return (mass * (self.slope if measure.signed else self.slope.abs()),)
+            slope = self.slope if self.scale == 1 else self.slope * self.scale
+            return (mass * (slope if measure.signed else slope.abs()),)
         probability = self.slope.clamp(-1, 1)
         return (mass * (probability if measure.signed else probability.abs()),)
 
@@ -158,16 +162,28 @@ class Winner(Kernel):
 
 
 class Duel(Kernel):
-    """The maximum of two operands, elementwise; the first wins ties."""
+    """One of two sides, elementwise: the larger one of a maximum, or what a mask chooses (S7, S3f).
 
-    def __init__(self, first: Tensor) -> None:
-        self.first = first
+    `chosen` says for each side where it is chosen (between 0 and 1 for the overlap of two plays); a side that does not
+    carry is constant, and what comes there ends there (S26).
+    """
+
+    def __init__(self, chosen: tuple[Tensor, Tensor], carries: tuple[bool, bool] = (True, True)) -> None:
+        self.chosen, self.carries = chosen, carries
+
+    def _sides(self, carries: bool) -> list[Tensor]:
+        return [side for side, live in zip(self.chosen, self.carries, strict=True) if live is carries]
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return mass * self.first, mass * ~self.first
+        return [mass * side for side in self._sides(carries=True)]
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
-        return torch.where(self.first, *values)
+        parts = [value * side for value, side in zip(values, self._sides(carries=True), strict=True)]
+        return sum(parts[1:], parts[0])
+
+    def constant(self, mass: Tensor) -> Tensor | None:
+        ends = self._sides(carries=False)
+        return mass * sum(ends[1:], ends[0]) if ends else None
 
 
 class Relabelling(Kernel):

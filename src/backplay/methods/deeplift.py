@@ -18,15 +18,13 @@ from torch import Tensor
 from backplay.kernels.kernel import DIFFERENCE, Winner
 from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
-from backplay.network.elementwise import UNARY
 from backplay.network.nodes import Affine, Gate, Input, Max, Mix, Node, Norm, Oracle, Overlay, Scope, Sum, rerun
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
 _DIVISIONS = frozenset({"div", "true_divide"})
 # of degree two at most: the Jacobian half way is its average
-_QUADRATIC = frozenset("add sub rsub mul matmul mm bmm einsum mean sum var square".split())
-_VECTOR_NORMS = frozenset({"norm", "linalg_vector_norm"})
+_QUADRATIC = frozenset("add sub rsub mul matmul mm bmm einsum mean sum square".split())
 _POINTS = 16  # of the quadrature for the rest, such as other vector norms
 
 Reading = Callable[[Scope], Tensor]
@@ -92,16 +90,12 @@ class _Pair:
                 yield from self._spelled_norm(node, mass)
             case _ if node.operator in _DIVISIONS and len(node.inputs) == 2:
                 yield from self._quotient(node, mass)
-            case Oracle() if node.operator in UNARY and len(node.inputs) == 1:
-                yield node.inputs[0], mass * self._slope(node, node.inputs[0])
             case Oracle(operator="softmax"):
                 operand, axis = node.inputs[0], node.args[1]
                 log, log0 = (torch.log_softmax(values[operand], axis) for values in (self.at, self.base))
                 yield operand, _softmax(mass, log, log0, axis)
             case Attention(logits=logits) if logits is not None:
                 yield from self._attention(node, mass, logits)
-            case Oracle() if _is_root(node):
-                yield from self._root(node, mass)
             case Oracle() if node.operator not in _QUADRATIC:
                 yield from self._averaged(node, mass, _POINTS)
             case _:
@@ -175,12 +169,6 @@ class _Pair:
         yield above, mass * (inverse + inverse0) / 2
         yield below, -mass * (self.at[above] + self.base[above]) / 2 * inverse * inverse0
 
-    def _root(self, node: Node, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
-        """`Δy = Δ(y²) / (y + y₀)`, and `y²` is of degree two."""
-        total = self.at[node] + self.base[node]
-        shared = torch.where(total == 0, 0, mass / torch.where(total == 0, 1, total))
-        yield from self._averaged(node, shared, 1, lambda scope: node.run(scope).square())
-
     def _attention(self, node: Attention, mass: Tensor, logits: Reading) -> Iterator[tuple[Node, Tensor]]:
         """Fused attention as the product, the softmax and the product that it stands for."""
         (log, weight), (log0, weight0) = (_weights(logits(values)) for values in (self.at, self.base))
@@ -205,11 +193,6 @@ class _Pair:
                 parts = torch.autograd.grad(out, list(here.values()), share * mass, **options)
             total = [t + p for t, p in zip(total, parts, strict=True)]
         yield from zip(live, total, strict=True)
-
-
-def _is_root(node: Node) -> bool:
-    """Whether a statistic is the root of a sum of squares: a deviation or an L2 norm."""
-    return node.operator == "std" or (node.operator in _VECTOR_NORMS and node.args[1] == 2)
 
 
 def gauss_legendre(points: int) -> list[tuple[float, float]]:

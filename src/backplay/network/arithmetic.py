@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -9,17 +10,25 @@ import torch
 from torch import Tensor
 
 from backplay.network import operators
-from backplay.network.builder import Builder, Call, constant, lowers
+from backplay.network.builder import Builder, Call, constant, is_live, lowers
 from backplay.network.elementwise import (
-    REDUCTIONS,
+    centred,
     common_ancestor,
     growth,
-    holds_oracle,
+    is_bounded,
+    is_nonnegative,
     is_statistic,
+    mean_of,
+    same,
+    samples,
+    source,
     sums_up,
     unexpanded,
 )
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Scope, Sum, Wire
+from backplay.network.forms import known_form
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Ref, Scope, Sum, Wire
+
+# ---------------------------------------------------------------- sums
 
 
 @lowers("add", "sub", "rsub")
@@ -28,51 +37,44 @@ def addition(builder: Builder, call: Call) -> Node | None:
     alpha = call.get("alpha", 1)
     if call.operator == "rsub":
         left, right = right, left
-    sign = 1 if call.operator == "add" else -1
-    if isinstance(left, Node) and isinstance(right, Node):
-        narrow = _statistic(builder, call, left, right)
-        left, right = builder.expand(left, call.node), builder.expand(right, call.node)
-        if narrow is not None:
-            return _detached_offset(builder, call, (left, right), narrow, (1, sign * alpha))
-        right = builder.scaled(right, sign * alpha)
-        nonnegative = left.nonnegative and right.nonnegative
-        return builder.add(Sum(torch.add, (left, right), operator=call.operator, nonnegative=nonnegative))
-    if isinstance(left, Node):
-        return _shifted(builder, call, left, right, sign * alpha, 1)
-    return _shifted(builder, call, right, left, 1, sign * alpha)
+    factors = 1, (1 if call.operator == "add" else -1) * alpha
+    if isinstance(left, Node) and isinstance(right, Node) and left.carries == right.carries:
+        return _sum(builder, call, left, builder.scaled(builder.expand(right, call.node), factors[1]))
+    # adding a constant or a detached value is a bias (S2, S3d)
+    if is_live(left) or not isinstance(right, Node):
+        return _shifted(builder, call, (left, right), factors)
+    return _shifted(builder, call, (right, left), factors[::-1])
 
 
-def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | None:
-    """Position of an operand that is a statistic beside values (S3b).
-
-    A mean or sum counts as one only where it is broadcast: pooled features beside features are a plain residual.
-    """
-    shape = list(call.node.meta["val"].shape)
-    for k, (node, other) in enumerate(((left, right), (right, left))):
-        broadcast = list(builder.traced[unexpanded(node)]) != shape and list(builder.traced[other]) == shape
-        if is_statistic(node) and not is_statistic(other) and (broadcast or holds_oracle(node)):
-            return k
-    return None
+def _sum(builder: Builder, call: Call, left: Node, right: Node) -> Node:
+    left = builder.expand(left, call.node)
+    for live, other in ((left, right), (right, left)):
+        if _is_detached_mean(live, other):
+            return _shifted(builder, call, (live, other), (1, 1))
+    nonnegative = left.nonnegative and right.nonnegative
+    return builder.add(Sum(torch.add, (left, right), operator=call.operator, nonnegative=nonnegative))
 
 
-def _detached_offset(
-    builder: Builder, call: Call, operands: tuple[Node, Node], narrow: int, factors: tuple[float, float]
-) -> Node:
-    """`x ± statistic`: the statistic is detached, mass passes to `x`."""
-    node = Norm(lambda a, b: torch.add(a, b, alpha=factors[1]), operands, operator=call.operator)
-    node.operand = operands[1 - narrow]
-    factor = factors[1 - narrow]
-    node.scale = constant(factor)
-    return builder.add(node)
+def _is_detached_mean(node: Node, other: Node) -> bool:
+    """Whether two terms are the expansion `x·r − m·r` of a norm, `m` the mean of `x` and `r` its statistic (S3b)."""
+    norm, product = source(node), source(other)
+    if not isinstance(norm, Norm) or norm.statistic is None or not isinstance(product, Product):
+        return False
+    scale, x = source(norm.statistic), source(norm.operand)
+    pairs = (product.factors, product.factors[::-1])
+    return any(mean_of(mean) is x and source(factor) is scale for mean, factor in pairs)
 
 
-def _shifted(builder: Builder, call: Call, live: Node, shift: Any, times: float, factor: float) -> Node:
-    """`factor · live + times · shift`: adding a constant is a bias (S2)."""
-    live = builder.scaled(builder.expand(live, call.node), factor)
-    value = constant(shift)
+def _shifted(builder: Builder, call: Call, terms: tuple[Node, Any], factors: tuple[float, float]) -> Node:
+    """`factor · live + times · shift`, the shift a constant or detached."""
+    live, shift = builder.scaled(builder.expand(terms[0], call.node), factors[0]), terms[1]
+    times, value = factors[1], constant(shift)
     node = Diagonal(lambda x, s: torch.add(x, s, alpha=times), (live, shift), operator=call.operator)
     node.operand, node.offset = live, lambda scope: times * value(scope)
-    node.nonnegative = live.nonnegative and isinstance(shift, (int, float)) and shift * times >= 0
+    positive = (isinstance(shift, (int, float)) and shift * times >= 0) or (
+        isinstance(shift, Node) and shift.nonnegative and times >= 0
+    )
+    node.nonnegative = live.nonnegative and positive
     return builder.add(node)
 
 
@@ -81,56 +83,200 @@ def negation(builder: Builder, call: Call) -> Node:
     return builder.scaled(call["self"], -1)
 
 
+# ---------------------------------------------------------------- products and quotients
+
+
 @lowers("mul", "div", "true_divide")
 def multiplication(builder: Builder, call: Call) -> Node | None:
     left, right = call.args[0], call.args[1]
     divides = call.operator != "mul"
-    if divides and call.get("rounding_mode"):
-        return None
+    if divides and call.get("rounding_mode"):  # steps have no slope: the quotient is told
+        return builder.add(Oracle(call.function, call.args, operator=call.operator))
+    if divides and isinstance(left, Node) and isinstance(right, Node):
+        found = _softmax(builder, left, right)
+        if found is not None:
+            return found
     if isinstance(left, Node) and isinstance(right, Node):
         common = common_ancestor(left, right)
         if common is not None:
-            return _composite(builder, call, common)
-        narrow = _statistic(builder, call, left, right)
-        factors = builder.expand(left, call.node), builder.expand(right, call.node)
-        if narrow is not None and not (divides and narrow == 0):
-            return _detached_factor(builder, call, factors, narrow, divides)
-        node = Product(torch.div if divides else torch.mul, factors, operator=call.operator)
-        node.factors, node.divides = factors, divides
-        node.carrying = factors[:1] if divides else carrying_factors(*factors)
-        node.nonnegative = all(f.nonnegative for f in factors)
-        return builder.add(node)
-    if divides and isinstance(right, Node):
-        return None
-    live, factor = (left, right) if isinstance(left, Node) else (right, left)
-    if isinstance(live, Gate) and live.gate == "composite" and isinstance(factor, (int, float)):
-        return _composite(builder, call, live.operand)
-    live = builder.expand(live, call.node)
+            return composite(builder, call, common, None if divides else _multiplier(left, right, common))
+        if left.carries == right.carries:
+            return _product(builder, call, left, right, divides)
+    if divides and isinstance(right, Node) and not is_live(left):
+        return _inverse(builder, call, left, right)
+    live, factor = (left, right) if is_live(left) or not isinstance(right, Node) else (right, left)
+    return _scaled(builder, call, live, factor, divides)
+
+
+def _product(builder: Builder, call: Call, left: Node, right: Node, divides: bool) -> Node:
+    """Two live factors: a norm if one of them is a statistic of a sample, else the product rule (S3b, S3c, S17)."""
+    narrow = _statistic(builder, call, left, right)
+    factors = builder.expand(left, call.node), builder.expand(right, call.node)
+    if narrow is not None and not (divides and narrow == 0):
+        return _detached_factor(builder, call, factors, narrow, divides)
+    node = Product(torch.div if divides else torch.mul, factors, operator=call.operator)
+    node.factors, node.divides = factors, divides
+    node.carrying = factors[:1] if divides else carrying_factors(*factors, builder)
+    node.nonnegative = all(f.nonnegative for f in factors)
+    return builder.add(node)
+
+
+def _scaled(builder: Builder, call: Call, live: Node, factor: Any, divides: bool) -> Node:
+    """A constant or detached factor: a diagonal. Behind a composite `z · h(z)` a number may belong to `h` (S3a)."""
     value = constant(factor)
+    scale = (lambda scope: 1 / value(scope)) if divides else value
+    if isinstance(live, Gate) and live.factors is not None and _is_number(builder, factor):
+        node = composite(builder, call, live.operand, live.factors)
+        node.behind = (*live.behind, scale)
+        return node
+    live = builder.expand(live, call.node)
     scaled = Diagonal(torch.div if divides else torch.mul, (live, factor), operator=call.operator)
-    scaled.operand = live
-    scaled.scale = (lambda scope: 1 / value(scope)) if divides else value
-    scaled.nonnegative = live.nonnegative and isinstance(factor, (int, float)) and factor >= 0
+    scaled.operand, scaled.scale = live, scale
+    scaled.nonnegative = live.nonnegative and (
+        (isinstance(factor, (int, float)) and factor >= 0) or (isinstance(factor, Node) and factor.nonnegative)
+    )
     return builder.add(scaled)
 
 
-def _composite(builder: Builder, call: Call, operand: Node) -> Node:
+def _is_number(builder: Builder, factor: Any) -> bool:
+    return isinstance(factor, (int, float)) or (isinstance(factor, Ref) and builder.numel(factor) == 1)
+
+
+def _inverse(builder: Builder, call: Call, numerator: Any, divisor: Node) -> Node:
+    """A constant divided by a live tensor: an activation of the divisor, and a diagonal."""
+    inverse = Gate(torch.reciprocal, (divisor,), operator="reciprocal", nonnegative=divisor.nonnegative)
+    inverse.operand, inverse.gate, inverse.helper = divisor, "other", True
+    builder.add(inverse, builder.traced[divisor])
+    return inverse if numerator == 1 else _scaled(builder, call, inverse, numerator, divides=False)
+
+
+def _softmax(builder: Builder, numerator: Node, denominator: Node) -> Node | None:
+    """`exp(x − c) / Σ exp(x − c)` is softmax (S3b)."""
+    total = denominator
+    while isinstance(total, Wire) and len(total.inputs) == 1:
+        total = total.inputs[0]
+    if not isinstance(numerator, Gate) or numerator.operator != "exp" or not isinstance(total, Mix):
+        return None
+    axes = total.args[1] if total.operator == "sum" and len(total.args) > 1 else None
+    if not same(total.operand, numerator) or not isinstance(axes, (list, tuple)) or len(axes) != 1:
+        return None
+    axis: int = axes[0]
+    scores = _unshifted(builder, numerator.operand, axis)
+    return builder.add(Oracle(torch.softmax, (scores, axis), operator="softmax", nonnegative=True))
+
+
+def _unshifted(builder: Builder, scores: Node, axis: int) -> Node:
+    """Scores without what is taken off all of them along an axis, such as the largest: softmax does not see it."""
+    if not isinstance(scores, Sum):
+        return scores
+    from_the_back = axis if axis < 0 else axis - len(builder.traced[scores])
+    for kept, shift in (scores.inputs, scores.inputs[::-1]):
+        narrow = builder.traced[unexpanded(shift.operand if isinstance(shift, Diagonal) else shift)]
+        if len(narrow) < -from_the_back or narrow[from_the_back] == 1:
+            return kept
+    return scores
+
+
+# ---------------------------------------------------------------- composites
+
+
+def composite(builder: Builder, call: Call, operand: Node, factors: tuple[Any, ...] | None) -> Gate:
     """An elementwise function of one tensor that is spelled out in several operators is one gate (S3a)."""
     node = Gate(call.function, call.args, operator=call.operator)
-    node.operand, node.gate = operand, "composite"
-    node.nonnegative = all(n.nonnegative for n in node.inputs)
-    return builder.add(node)
+    node.operand, node.gate, node.factors = operand, "composite", factors
+    builder.add(node)
+    node.nonnegative = all(n.nonnegative for n in node.inputs) or is_nonnegative(node, builder.constants)
+    return node
+
+
+def _multiplier(left: Node, right: Node, z: Node) -> tuple[Any, ...] | None:
+    """The functions and constants that `z` is multiplied by in a product; None where it is no factor of it."""
+    for multiple, function in ((left, right), (right, left)):
+        parts = _parts(multiple, z)
+        if parts is not None:
+            return (*parts, function)
+    return None
+
+
+def _parts(node: Node, z: Node) -> tuple[Any, ...] | None:
+    """What `z` is multiplied by to give a node; None if that is no product with `z`."""
+    if node is z:
+        return ()
+    if isinstance(node, Diagonal) and node.offset is None and node.scale is not None:
+        below = _parts(node.operand, z)
+        return None if below is None else (*below, node.scale)
+    if isinstance(node, Gate) and node.operand is z and node.factors is not None:
+        return (*node.factors, *node.behind)
+    return None
+
+
+# ---------------------------------------------------------------- norms
+
+
+def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | None:
+    """Position of a factor that is a statistic and is broadcast against the values (S3b)."""
+    shape = list(call.node.meta["val"].shape)
+    for k, (node, other) in enumerate(((left, right), (right, left))):
+        broadcast = list(builder.traced[unexpanded(node)]) != shape and list(builder.traced[other]) == shape
+        if broadcast and is_statistic(node) and not is_statistic(other):
+            return k
+    return None
 
 
 def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool) -> Node:
     """`x · statistic` or `x / statistic`: a norm."""
-    statistic = factors[narrow]
-    node = Norm(torch.div if divides else torch.mul, factors, operator=call.operator)
-    node.operand = factors[1 - narrow]
+    statistic, operand = factors[narrow], factors[1 - narrow]
+    if divides or _is_inverse(statistic):
+        operand = _with_detached_mean(builder, operand, statistic)
+    pair = (statistic, operand) if narrow == 0 else (operand, statistic)
+    node = Norm(torch.div if divides else torch.mul, pair, operator=call.operator)
+    node.operand, node.statistic = operand, statistic
     node.scale = (lambda scope: 1 / scope[statistic]) if divides else (lambda scope: scope[statistic])
+    node.nonnegative = statistic.nonnegative and operand.nonnegative
     if growth(statistic) == (1 if divides else -1):
         _match_moments(builder, node, statistic)
     return builder.add(node)
+
+
+def _is_inverse(statistic: Node) -> bool:
+    """Whether a statistic is the inverse of one: a root, a power or a quotient that falls as the sample grows."""
+    found = source(statistic)
+    if isinstance(found, Product) and not found.divides:
+        return any(_is_inverse(f) for f in found.factors)
+    negative = found.operator == "pow" and isinstance(found.args[1], (int, float)) and found.args[1] < 0
+    return negative or found.operator in ("rsqrt", "reciprocal")
+
+
+def _with_detached_mean(builder: Builder, node: Node, statistic: Node) -> Node:
+    """The operand of a norm as that norm sees it: a mean of `x` that was taken off is part of the norm (S3b).
+
+    Others that read `x − mean` keep the sum: there the mean is linear.
+    """
+    if isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
+        below = node.carriers[0]
+        moved = _with_detached_mean(builder, below, statistic)
+        return node if moved is below else _on(builder, node, below, moved)
+    pair = centred(node)
+    if pair is None or samples(statistic) != {source(pair[0])}:
+        return node
+    found = Norm(node.function, node.args, operator=node.operator, helper=True)
+    found.operand, found.scale = pair[0], constant(1.0)
+    return builder.add(found, builder.traced[node])
+
+
+def _on(builder: Builder, node: Node, below: Node, moved: Node) -> Node:
+    """A wire or diagonal on another operand."""
+    twin = copy.copy(node)
+    twin.args, twin.ancestry, twin.helper = _replaced(node.args, below, moved), None, True
+    if isinstance(twin, Diagonal):
+        twin.operand = moved
+    return builder.add(twin, builder.traced[node])
+
+
+def _replaced(tree: Any, old: Node, new: Node) -> Any:
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_replaced(item, old, new) for item in tree)  # pyright: ignore[reportUnknownVariableType]
+    return new if tree is old else tree
 
 
 def _match_moments(builder: Builder, node: Norm, statistic: Node) -> None:
@@ -151,30 +297,40 @@ def _match_moments(builder: Builder, node: Norm, statistic: Node) -> None:
     node.spread = spread
 
 
-def carrying_factors(left: Node, right: Node) -> tuple[Node, ...]:
+# ---------------------------------------------------------------- which factor carries
+
+
+def carrying_factors(left: Node, right: Node, builder: Builder) -> tuple[Node, ...]:
     """The factor that does not come out of a gate or a reduction carries; with none or two such, both do (S17)."""
-    detached = [f for f in (left, right) if comes_from_factor_gate(f)]
+    detached = [f for f in (left, right) if comes_from_factor_gate(f, builder)]
     return tuple(f for f in (left, right) if f not in detached) if len(detached) == 1 else (left, right)
 
 
-def comes_from_factor_gate(node: Node) -> bool:
+def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
     """Whether, seen through wires and diagonals, a node comes out of a factor gate, a softmax or a reduction."""
-    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
+    while True:
+        if is_bounded(node, builder.constants):
+            return True
+        if not isinstance(node, (Wire, Diagonal)) or len(node.carriers) != 1:
+            break
         node = node.carriers[0]
     if isinstance(node, Gate):
-        return node.operator in operators.FACTOR_GATES or node.gate == "composite"
+        return node.operator in operators.FACTOR_GATES or known_form(node, builder.constants) in operators.FACTOR_GATES
     if isinstance(node, Oracle):
-        told = operators.COMPARISONS | REDUCTIONS
-        return not node.unsupported or node.operator in told
+        return not node.unsupported
     return isinstance(node, Mix) and node.operator in operators.REDUCTIONS
 
 
 @lowers("pow")
 def power(builder: Builder, call: Call) -> Node | None:
-    if not isinstance(call.args[0], Node) or not isinstance(call.args[1], (int, float)):
-        return None
+    base, exponent = call.args[0], call.args[1]
+    if isinstance(base, Node) and isinstance(exponent, Node):
+        common = common_ancestor(base, exponent)
+        return None if common is None else composite(builder, call, common, None)
     node = Gate(call.function, call.args, operator="pow")
-    node.operand, node.gate, node.nonnegative = call.args[0], "other", call.args[1] % 2 == 0
+    node.operand, node.gate = (base if isinstance(base, Node) else exponent), "other"
+    even = isinstance(exponent, (int, float)) and exponent % 2 == 0
+    node.nonnegative = even or node.operand.nonnegative or (isinstance(base, (int, float)) and base >= 0)
     return builder.add(node)
 
 

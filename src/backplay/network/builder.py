@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from backplay.network.nodes import Diagonal, Input, Node, Ref, Scope, Wire
+from backplay.network.nodes import Diagonal, Input, Node, Oracle, Ref, Scope, Wire, resolve
 
 
 @dataclass
@@ -82,6 +83,7 @@ class Builder:
     meta: dict[str, Any] = field(default_factory=dict[str, Any])  # reference name -> traced value
     traced: dict[Node, torch.Size] = field(default_factory=dict[Node, torch.Size])  # symbolic shapes
     given: set[Ref] = field(default_factory=set[Ref])  # references that change from play to play
+    constants: Scope = field(default_factory=dict[Any, Any])  # values of constants that are known before a play
     current: fx.Node | None = None
     prefix: str = ""  # of the names of an inlined sub-graph
 
@@ -91,6 +93,7 @@ class Builder:
         value = self.current.meta["val"]
         self.traced[node] = getattr(value, "shape", torch.Size()) if shape is None else shape
         node.fleeting = any(leaf in self.given for leaf in flat(node.args) if isinstance(leaf, Ref))
+        node.carries = isinstance(node, Input) or _may_carry(node)
         node.calls = self._calls()
         node.path = node.calls[-1][0] if node.calls else ""
         self.nodes.append(node)
@@ -157,6 +160,14 @@ class Builder:
     def is_empty(self, ref: Ref) -> bool:
         return any(isinstance(s, int) and s == 0 for s in self.meta[ref.name].shape)
 
+    def numel(self, ref: Ref) -> int | None:
+        """How many entries a constant has; None where that depends on the batch."""
+        value = self.meta[ref.name]
+        if not isinstance(value, Tensor):
+            return 1
+        sizes = [s for s in value.shape if isinstance(s, int)]
+        return math.prod(sizes) if len(sizes) == value.ndim else None
+
     def rank(self, ref: Ref) -> int:
         return len(self.meta[ref.name].shape)
 
@@ -211,6 +222,40 @@ class Builder:
         return self.add(node, self.traced[operand])
 
 
+def _may_carry(node: Node) -> bool:
+    """Whether mass may come to a node: it rests on something that carries, and is not told (S3d).
+
+    An operator without a kind counts as if it did, so that a walk that would have to cross it is refused.
+    """
+    operands = node.inputs if isinstance(node, Oracle) else node.carriers
+    return any(n.carries for n in operands) and not (isinstance(node, Oracle) and not node.unsupported)
+
+
+class Constants(Mapping[Any, Any]):
+    """Constants whose values are known before the model is played: its tensors, and what is computed from them.
+
+    A `KeyError` where a value depends on the input's size or on an argument that changes from play to play.
+    """
+
+    def __init__(self, tensors: Mapping[Ref, Any], program: list[Statement]) -> None:
+        self._known, self._program = dict(tensors), program
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self._known:
+            statement = next((s for s in self._program if s.ref == key), None)
+            if statement is None:
+                raise KeyError(key)
+            args = resolve(statement.args, self)
+            self._known[key] = statement.function(*args, **{k: resolve(v, self) for k, v in statement.kwargs.items()})
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 def flat(tree: Any) -> list[Any]:
     """The leaves of nested arguments."""
     if isinstance(tree, (list, tuple)):
@@ -218,11 +263,16 @@ def flat(tree: Any) -> list[Any]:
     return [tree]
 
 
+def is_live(value: Any) -> bool:
+    """Whether an argument is a tensor that mass may come to; what is detached is a constant (S3d)."""
+    return isinstance(value, Node) and value.carries
+
+
 def constant(value: Any) -> Callable[[Scope], Tensor]:
-    """A number or a reference as a function of the scope."""
+    """A number, a reference or a detached value as a function of the scope."""
 
     def read(scope: Scope) -> Tensor:
-        found = scope[value] if isinstance(value, Ref) else value
+        found = scope[value] if isinstance(value, (Ref, Node)) else value
         return found if isinstance(found, Tensor) else torch.tensor(float(found), dtype=torch.float64)
 
     return read

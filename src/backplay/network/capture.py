@@ -20,7 +20,7 @@ from torch.fx import config as tracing
 from backplay.entry import at, entry
 from backplay.errors import CaptureError, InputError, InputTypeError, first_line
 from backplay.network import operators
-from backplay.network.builder import Builder, functional
+from backplay.network.builder import Builder, Constants, functional
 from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
 from backplay.network.model import Model, read_model
@@ -214,6 +214,7 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
             builder.values[placeholder] = builder.reference(placeholder)
             if user:
                 builder.given.add(builder.values[placeholder])
+    builder.constants = Constants(_tensors(program), builder.program)
     (results,) = _read_calls(program.graph_module, builder)
     # a program without mutations returns what the model would have changed as well
     kept = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
@@ -222,6 +223,15 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
     if not isinstance(output, Node):
         raise CaptureError("the model's output does not depend on its input, so there is nothing to explain.")
     return inputs[0], output
+
+
+def _tensors(program: ExportedProgram) -> dict[Ref, Any]:
+    """The model's tensors and the program's own constants, as they are at capture."""
+    known = {**program.constants, **program.state_dict}
+    specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
+    return {
+        Ref(s.arg.name): known[str(s.target)].detach() for s in specs if isinstance(known.get(str(s.target)), Tensor)
+    }
 
 
 def _no_function(*args: Any) -> Any:

@@ -31,6 +31,7 @@ from backplay.network.nodes import (
     Overlay,
     Product,
     Ref,
+    Select,
     Sum,
 )
 from backplay.network.origins import Origins, refs
@@ -78,6 +79,10 @@ class Channels:
                 return self._mixed(node)
             case Affine():
                 return self._affine(node)
+            case Diagonal() if len(below) > 1:  # a detached value stands beside the operand
+                return self._stop(below, shape)
+            case Select():
+                return self._stop(below, shape)
             case Gate() | Diagonal():
                 return self._elementwise(node, self._labels[node.operand].expand(shape))
             case Norm():

@@ -1,28 +1,140 @@
-"""Normal forms of elementwise sub-graphs (S3): composite gates and detached statistics."""
+"""Normal forms of elementwise sub-graphs (S3a, S3b): what a value is a function of, and what that function is like.
+
+An elementwise function that is spelled out in several operators shows what it is on a grid of numbers in place of its
+operand.
+"""
 
 from __future__ import annotations
 
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Sum, Wire
+from collections.abc import Callable
+from typing import Any
 
-# operators that summarise a sample: what depends on live values only through them is a statistic
-REDUCTIONS = frozenset(
-    "mean sum var std var_mean std_mean norm linalg_vector_norm linalg_norm amax amin max adaptive_avg_pool2d".split()
-)
+import torch
+from torch import Tensor
 
-UNARY = frozenset("pow rsqrt sqrt clamp clamp_min clamp_max reciprocal exp square abs neg".split())
+from backplay.network import operators
+from backplay.network.nodes import Diagonal, Gate, Max, Mix, Node, Norm, Product, Scope, Sum, Wire, rerun
+
+_CLOSE = 1e-6  # of two functions on the grid
+_AXES = 8
+
+# ---------------------------------------------------------------- what a value is a function of
+
+
+def ancestors(node: Node) -> list[Node]:
+    """The tensors that a value is an elementwise function of, nearest first, itself included; found once."""
+    if node.ancestry is None:
+        chain = [node]
+        while (below := _below(chain[-1])) is not None:
+            chain.append(below)
+        node.ancestry = chain
+    return node.ancestry
+
+
+def _below(node: Node) -> Node | None:
+    """The nearest tensor that a node is an elementwise function of; None where it is no such function."""
+    if isinstance(node, Gate):
+        return node.operand
+    pointwise = isinstance(node, (Diagonal, Sum, Product)) or node.operator in operators.POINTWISE
+    if not pointwise and not (isinstance(node, Max) and node.winner is None):
+        return None
+    return common_ancestor(*dict.fromkeys(node.inputs))
+
+
+def common_ancestor(*nodes: Node) -> Node | None:
+    """The nearest tensor that all of these are elementwise functions of."""
+    if not nodes:
+        return None
+    first, *rest = nodes
+    others = [set(ancestors(node)) for node in rest]
+    return next((n for n in ancestors(first) if all(n in known for known in others)), None)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are one, written down once or twice: the same operators on the same tensors."""
+    if left is right:
+        return True
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, Node) and isinstance(right, Node):
+        return _below(left) is not None and left.operator == right.operator and same(left.args, right.args)
+    return not isinstance(left, Node) and not isinstance(right, Node) and left == right
+
+
+# ---------------------------------------------------------------- what that function is like
+
+
+def grid() -> Tensor:
+    """Numbers of either sign, 0 left out, with axes behind them for every constant that may stand beside a value."""
+    half = torch.cat([torch.linspace(0.01, 12, 300, dtype=torch.float64), torch.tensor([20.0, 50.0, 100.0, 500.0])])
+    return torch.cat([-half.flip(0), half]).view([-1] + [1] * _AXES)
+
+
+def replay(node: Gate, z: Tensor, scope: Scope) -> Tensor:
+    """A gate on another pre-activation; a composite one runs all of its operators again."""
+    return rerun(node, {node.operand: z}, scope)
+
+
+def multiplier(node: Gate, z: Tensor, scope: Scope) -> Tensor:
+    """`h(z)` of a composite gate `z · h(z)`, without the constants behind it."""
+    assert node.factors is not None
+    return product_of(node.factors, {node.operand: z}, scope).to(z.dtype)
+
+
+def product_of(parts: tuple[Any, ...], changed: dict[Node, Tensor], scope: Scope) -> Tensor:
+    """The product of functions of changed tensors, and of constants."""
+    found: Tensor = torch.ones((), dtype=torch.float64)
+    for part in parts:
+        value = rerun(part, changed, scope) if isinstance(part, Node) else part(scope)
+        found = found * value
+    return found
+
+
+def agree(first: Tensor, second: Tensor) -> bool:
+    """Whether two functions are one on a grid, wherever a spelled-out formula does not overflow."""
+    gap = (first - second).abs()
+    return bool((gap[torch.isfinite(gap)] <= _CLOSE).all())
+
+
+def is_probability(values: Tensor) -> bool:
+    """Whether a function stays within [0, 1] on a grid."""
+    values = values[torch.isfinite(values)]
+    return bool(((values >= -_CLOSE) & (values <= 1 + _CLOSE)).all())
+
+
+def is_bounded(node: Node, constants: Scope) -> bool:
+    """Whether a value is a function, with values within [0, 1], of one of its ancestors: it weighs like a sigmoid."""
+    return any(_holds(node, z, constants, is_probability) for z in ancestors(node)[1:])
+
+
+def is_nonnegative(gate: Gate, constants: Scope) -> bool:
+    """Whether no value of a composite gate is negative, for operands that may come (S5)."""
+
+    def never_negative(values: Tensor) -> bool:
+        half = values[len(values) // 2 :] if gate.operand.nonnegative else values
+        return bool((half[torch.isfinite(half)] >= 0).all())
+
+    return _holds(gate, gate.operand, constants, never_negative)
+
+
+def _holds(node: Node, z: Node, constants: Scope, check: Callable[[Tensor], bool]) -> bool:
+    """Whether a property holds on the grid; not where constants are unknown before the model is played."""
+    try:
+        values = rerun(node, {z: grid()}, constants)
+    except (KeyError, RuntimeError):
+        return False
+    return isinstance(values, Tensor) and check(values.double())
+
+
+# ---------------------------------------------------------------- statistics
 
 
 def is_statistic(node: Node) -> bool:
     """Whether a node depends on live values only through reductions, by elementwise steps (S3b)."""
-    if node.operator in REDUCTIONS and isinstance(node, (Mix, Oracle)):
-        return True
-    steps = isinstance(node, (Gate, Diagonal, Product, Sum, Norm, Wire)) or node.operator in UNARY
+    if isinstance(node, Mix):
+        return node.operator in operators.REDUCTIONS
+    steps = isinstance(node, (Gate, Diagonal, Product, Sum, Norm, Wire)) or node.operator in operators.POINTWISE
     return steps and bool(node.inputs) and all(is_statistic(n) for n in node.inputs)
-
-
-def holds_oracle(node: Node) -> bool:
-    """Whether a statistic rests on a reduction that carries no mass, such as a norm or a variance."""
-    return isinstance(node, Oracle) or (not isinstance(node, Mix) and any(holds_oracle(n) for n in node.inputs))
 
 
 def unexpanded(node: Node) -> Node:
@@ -32,21 +144,61 @@ def unexpanded(node: Node) -> Node:
     return node
 
 
+def source(node: Node) -> Node:
+    """A tensor before wires and constant scales moved and scaled it."""
+    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
+        node = node.carriers[0]
+    return node
+
+
+def mean_of(node: Node) -> Node | None:
+    """Where a value is the mean or sum of a tensor, moved and scaled: the source of that tensor."""
+    found = source(node)
+    return source(found.operand) if isinstance(found, Mix) and found.operator in operators.REDUCTIONS else None
+
+
+def centred(node: Node) -> tuple[Node, Node] | None:
+    """`x` and its mean, where a node is `x − mean`: a sum one of whose terms is a mean of the other (S3b)."""
+    if not isinstance(node, Sum):
+        return None
+    for x, mean in (node.inputs, node.inputs[::-1]):
+        if mean_of(mean) is source(x):
+            return x, mean
+    return None
+
+
+def samples(statistic: Node) -> set[Node]:
+    """The sources of the tensors that a statistic summarises; of `x − mean` it is that of `x`."""
+    if isinstance(statistic, Mix):
+        return {_summarised(statistic.operand)}
+    return {found for node in statistic.inputs for found in samples(node)}
+
+
+def _summarised(node: Node) -> Node:
+    while True:
+        node = source(node)
+        pair = centred(node)
+        if pair is not None:
+            node = pair[0]
+        elif isinstance(node, Gate) or (isinstance(node, Norm) and node.statistic is None and not node.centres):
+            node = node.operand
+        else:
+            return node
+
+
 _POWERS = {
     "square": 2.0,
     "sqrt": 0.5,
     "rsqrt": -0.5,
     "reciprocal": -1.0,
-    "std": 1.0,
-    "var": 2.0,
-    **dict.fromkeys("abs clamp clamp_min clamp_max maximum mean sum norm linalg_vector_norm".split(), 1.0),
+    **dict.fromkeys("abs clamp clamp_min clamp_max maximum mean sum".split(), 1.0),
+    **dict.fromkeys(operators.REDUCTIONS, 1.0),
 }
-_SUMS = frozenset({"sum", "norm", "linalg_vector_norm"})
 
 
 def growth(node: Node) -> float | None:
     """With which power of a sample's size a statistic grows: −1 for the inverse deviation; None where it is unclear."""
-    if isinstance(node, Wire) or (isinstance(node, Diagonal) and node.scale is None):  # broadcast; `+ eps`
+    if isinstance(node, (Wire, Diagonal)):  # broadcast; `+ eps`; a constant factor
         return growth(node.inputs[0])
     if node.operator == "mul" and len(set(node.inputs)) == 1:
         factor: float | None = 2.0
@@ -62,36 +214,4 @@ def growth(node: Node) -> float | None:
 
 def sums_up(node: Node) -> bool:
     """Whether a statistic rests on a sum over the sample, not on a mean."""
-    return node.operator in _SUMS or (is_statistic(node) and any(sums_up(n) for n in node.inputs))
-
-
-def ancestors(node: Node) -> list[Node]:
-    """The tensors that a value is an elementwise function of, nearest first; found once for each node."""
-    if node.ancestry is None:
-        node.ancestry = _climb(node)
-    return node.ancestry
-
-
-def _climb(node: Node) -> list[Node]:
-    chain = [node]
-    while True:
-        node = chain[-1]
-        if isinstance(node, Gate) or (isinstance(node, Diagonal) and scalar(node)):
-            chain.append(node.operand)
-        elif isinstance(node, (Sum, Product)) and (common := common_ancestor(*node.inputs[:2])) is not None:
-            chain.append(common)
-        elif node.operator in UNARY and len(node.inputs) == 1:
-            chain.append(node.inputs[0])
-        else:
-            return chain
-
-
-def scalar(node: Diagonal) -> bool:
-    """Whether a diagonal acts alike on all elements: its constants are numbers."""
-    return all(isinstance(a, (int, float, Node)) for a in node.args)
-
-
-def common_ancestor(left: Node, right: Node) -> Node | None:
-    """The nearest tensor that both are elementwise functions of."""
-    others = set(ancestors(right))
-    return next((n for n in ancestors(left) if n in others), None)
+    return node.operator == "sum" or (is_statistic(node) and any(sums_up(n) for n in node.inputs))

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from backplay.network import affine, arithmetic, attention, norms, operators, pooling
+from backplay.network import affine, arithmetic, attention, choice, norms, operators, pooling, statistics
 from backplay.network.builder import LOWERINGS, Builder, Call, flat, lowers
 from backplay.network.nodes import Gate, Node, Oracle, Ref, Wire
 
-FAMILIES = (affine, arithmetic, attention, norms, pooling)  # each registers its operators when it is imported
+FAMILIES = (
+    affine,
+    arithmetic,
+    attention,
+    norms,
+    pooling,
+    statistics,
+)  # each registers its operators when it is imported
 
 
 def lower(builder: Builder, call: Call) -> Any:
@@ -19,25 +27,27 @@ def lower(builder: Builder, call: Call) -> Any:
     found = LOWERINGS.get(call.operator)
     result = found(builder, call) if found else None
     if result is None:
-        return builder.add(Oracle(call.function, call.args, operator=call.operator, unsupported=True))
+        unsupported = call.operator not in operators.STEPS
+        return builder.add(Oracle(call.function, call.args, operator=call.operator, unsupported=unsupported))
     return result
 
 
 @lowers(*operators.GATES)
 def gate(builder: Builder, call: Call) -> Node | None:
     operand = call.args[0]
-    if not isinstance(operand, Node) or any(isinstance(a, Node) for a in call.args[1:]):
+    if not isinstance(operand, Node):
         return None
+    if any(isinstance(a, Node) for a in call.args[1:]):
+        return choice.clamp(builder, call) if operators.GATES[call.operator] == "clamp" else None
+    if call.operator == "exp" and operand.operator in ("log_softmax", "_log_softmax"):
+        return builder.add(Oracle(torch.softmax, operand.args[:2], operator="softmax", nonnegative=True))
     node = Gate(call.function, call.args, operator=call.operator)
     node.operand, node.gate = operand, operators.GATES[call.operator]
-    if node.gate == "clamp" and call.get("min") == 0 and call.get("max") is None and call.operator != "clamp_max":
-        node.gate = "relu"
     node.options = {k: v for k, v in call.named.items() if v is not operand}
-    bounded = {"hardtanh": "min_val", "clamp": "min", "clamp_min": "min"}.get(call.operator)
-    floor = call.get(bounded) if bounded else None
-    node.nonnegative = call.operator in operators.NONNEGATIVE_OPERATORS or (
-        isinstance(floor, (int, float)) and floor >= 0
-    )
+    if call.operator == "relu6":
+        node.options = {"min_val": 0.0, "max_val": 6.0}
+    floor = node.options.get("min_val", node.options.get("min"))
+    node.nonnegative = call.operator in operators.NONNEGATIVE_OPERATORS or choice.is_floor(builder, floor)
     return builder.add(node)
 
 
@@ -54,6 +64,13 @@ def wire(builder: Builder, call: Call) -> Node:
     filled = bool(floating) or bool(call.get("value", 0)) or call.operator in {"masked_fill", "where"}
     node.nonnegative = all(a.nonnegative for a in live) and not filled
     return builder.add(node)
+
+
+@lowers("where", "masked_fill")
+def chosen(builder: Builder, call: Call) -> Node:
+    """By a constant mask a wire, by a live one a choice."""
+    found = choice.choose(builder, call)
+    return wire(builder, call) if found is None else found
 
 
 @lowers("expand_as", "view_as", "reshape_as")

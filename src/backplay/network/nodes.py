@@ -96,6 +96,7 @@ class Node:
     shape: tuple[int, ...] = ()  # -1 stands for the dimension that holds the batch
     layout: Layout = PLAIN
     nonnegative: bool = False
+    carries: bool = True  # whether mass may come here: what is detached, and all that rests on it alone, is a constant
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -118,7 +119,10 @@ class Node:
 
 @dataclass(eq=False, repr=False)
 class Oracle(Node):
-    """A value that players are told and that never carries mass; `unsupported` if its operator has no kind."""
+    """A value that players are told and that never carries mass; `unsupported` if its operator has no kind.
+
+    Where mass would have to pass an unsupported one the network is refused; any other is a constant there (S3d).
+    """
 
     unsupported: bool = False
 
@@ -176,13 +180,20 @@ class Diagonal(Node):
 
 @dataclass(eq=False, repr=False)
 class Gate(Node):
-    """An activation; `gate` is its name and `options` its numbers, read by `values.gates`."""
+    """An activation; `gate` is its name and `options` its numbers, read by `values.gates`.
+
+    A gate that is spelled out in several operators is "composite": what it is shows on a grid of its operand (S3a).
+    If it is a product of its operand `z` with functions of `z`, `factors` are those functions and constants (their
+    product is `h(z)`), and `behind` are the constants that the product is multiplied by afterwards.
+    """
 
     kind: str = "gate"
 
     operand: Node = None  # type: ignore[assignment]
     gate: str = ""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    factors: tuple[Any, ...] | None = None
+    behind: tuple[Any, ...] = ()
 
     @property
     def carriers(self) -> tuple[Node, ...]:
@@ -209,6 +220,20 @@ class Max(Node):
 
 
 @dataclass(eq=False, repr=False)
+class Select(Node):
+    """`where(mask, a, b)` by a live mask: all mass goes to the chosen side (S3f); a constant side is a terminal."""
+
+    kind: str = "max"
+
+    mask: Node = None  # type: ignore[assignment]
+    sides: tuple[Any, Any] = (None, None)  # nodes or constants
+
+    @property
+    def carriers(self) -> tuple[Node, ...]:
+        return tuple(side for side in self.sides if isinstance(side, Node) and side.carries)
+
+
+@dataclass(eq=False, repr=False)
 class Norm(Node):
     """Normalisation with detached statistics: `scale(scope)` is the diagonal that the game sees (S3, S7)."""
 
@@ -219,6 +244,7 @@ class Norm(Node):
     spread: Callable[[Scope], Tensor] | None = None  # variance of the normalised sample plus eps, where there is one
     average: Callable[[Tensor], Tensor] | None = None  # mean over what is normalised together
     centres: bool = False  # takes the mean off; a spelled-out norm does that in a node of its own, if at all
+    statistic: Node | None = None  # of a spelled-out norm: the factor or divisor that is detached
 
     @property
     def carriers(self) -> tuple[Node, ...]:

@@ -10,6 +10,7 @@ GATES = {
     "clamp": "clamp",
     "clamp_min": "clamp",
     "clamp_max": "clamp",
+    "clip": "clamp",
     "leaky_relu": "leaky_relu",
     "rrelu": "leaky_relu",
     "prelu": "prelu",
@@ -45,7 +46,7 @@ WIRES = frozenset(
         "repeat repeat_interleave tile roll flip index index_select gather take_along_dim im2col unfold "
         "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle pad constant_pad_nd reflection_pad1d "
         "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d dropout "
-        "alpha_dropout feature_dropout to _to_copy type_as diagonal masked_fill where slice_scatter "
+        "alpha_dropout feature_dropout to _to_copy type_as diagonal slice_scatter "
         "select_scatter tril triu squeeze_copy view_copy rot90 ravel atleast_2d atleast_3d unsafe_chunk unsafe_split"
     ).split()
 )
@@ -53,15 +54,13 @@ WIRES = frozenset(
 # wires some of whose outputs may be zero padding
 PADS = frozenset({"pad", "constant_pad_nd", "im2col"})
 
-REDUCTIONS = frozenset({"mean", "sum", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"})
+# operators that summarise a sample: what depends on live values only through them is a statistic (S3b)
+REDUCTIONS = frozenset(
+    "mean sum adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
+    "_adaptive_avg_pool3d".split()
+)
 
-AVERAGES = REDUCTIONS | {
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool3d",
-}
+AVERAGES = REDUCTIONS | {"avg_pool1d", "avg_pool2d", "avg_pool3d"}
 
 RESAMPLINGS = frozenset(
     (
@@ -75,7 +74,21 @@ CONVOLUTIONS = frozenset(
 )
 
 
-COMPARISONS = frozenset("gt lt ge le eq ne logical_not logical_and logical_or isfinite".split())
+COMPARISONS = frozenset(
+    "gt lt ge le eq ne greater less greater_equal less_equal not_equal logical_not logical_and logical_or logical_xor "
+    "bitwise_not bitwise_and bitwise_or isfinite isnan isinf".split()
+)
+
+# functions without a slope: their values are told, and never carry mass
+STEPS = COMPARISONS | frozenset("sign sgn floor ceil round trunc fix heaviside floor_divide argmax argmin".split())
+
+# operators whose every output element is a function of the operands' elements at its own place
+POINTWISE = (
+    COMPARISONS
+    | frozenset("sign sgn floor ceil round trunc fix heaviside floor_divide".split())
+    | frozenset("pow neg where masked_fill maximum minimum to _to_copy type_as".split())
+    | frozenset(GATES)
+)
 
 # asserts and other statements without a value
 STATEMENTS = frozenset(

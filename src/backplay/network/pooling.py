@@ -10,6 +10,7 @@ from torch import Tensor
 
 from backplay.network import operators
 from backplay.network.builder import Builder, Call, flat, lowers
+from backplay.network.choice import bound, larger
 from backplay.network.linear import Averaging, Resampling
 from backplay.network.nodes import Max, Mix, Node, Ref
 
@@ -127,8 +128,11 @@ def first_winner(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 @lowers("maximum", "fmax")
 def maximum(builder: Builder, call: Call) -> Node | None:
     left, right = call.args[:2]
-    if not (isinstance(left, Node) and isinstance(right, Node)):
-        return None
+    if not isinstance(left, Node) or not isinstance(right, Node):
+        live, limit = (left, right) if isinstance(left, Node) else (right, left)
+        return bound(builder, call, live, limit, above=False)
     left, right = builder.expand(left, call.node), builder.expand(right, call.node)
+    if left.carries != right.carries:
+        return larger(builder, call, left, right)
     nonnegative = left.nonnegative or right.nonnegative
     return builder.add(Max(torch.maximum, (left, right), operator=call.operator, nonnegative=nonnegative))

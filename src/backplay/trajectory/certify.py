@@ -24,7 +24,6 @@ from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Gate, Max, Mix
 from backplay.trajectory.choices import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing
 from backplay.trajectory.comparable import check_play
-from backplay.values.gates import resolve_options
 from backplay.values.normal import normal_cdf
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def _try_gate(sampled: Sampled, node: Gate, kernel: Stopping) -> tuple[str, Tens
 def _payoff(node: Gate, play: Play) -> Tensor:
     """What continuing pays: the pre-activation, as the player perceives it."""
     z, modes = play.game.pre_activation(node, play.values), play.game.modes
-    if node.gate == "relu" and modes.gate == "noisy" and modes.risk != 0:
+    if modes.gate == "noisy" and modes.risk != 0 and play.values.form(node).name == "relu":
         assert play.values.moments is not None
         z = z + modes.risk * play.values.moments.variance(node.operand).sqrt()
     return z
@@ -149,19 +148,19 @@ def _payoff(node: Gate, play: Play) -> Tensor:
 def _regulariser(node: Gate, play: Play) -> tuple[str, Regulariser] | None:
     """Kind of the gate and what mixing is worth there; None where no dual is known."""
     modes: Any = play.game.modes
-    if node.gate == "relu" and getattr(modes, "softplus", None) is not None:
+    form = play.values.form(node)
+    if form.name == "relu" and getattr(modes, "softplus", None) is not None:
         return "softplus", lambda c: modes.softplus * _shannon(c)
-    if node.gate == "relu" and modes.gate == "noisy":
+    if form.name == "relu" and modes.gate == "noisy":
         return "noisy", lambda c: modes.gate_noise * _probit(c)
     if modes.risk != 0 and node.nonnegative:  # such gates follow V_λ, not a payoff of this state
         return None
-    options = resolve_options(node, play.values)
-    if node.gate == "relu":
+    if form.name == "relu":
         return "relu", torch.zeros_like
-    if node.gate in ("softplus", "silu"):
-        weight = 1 / options.get("beta", 1.0) if node.gate == "softplus" else 1.0
-        return node.gate, lambda c: weight * _shannon(c)
-    if node.gate == "gelu" and options.get("approximate", "none") == "none":
+    if form.name in ("softplus", "silu"):
+        weight = 1 / form.options.get("beta", 1.0) if form.name == "softplus" else 1.0
+        return form.name, lambda c: weight * _shannon(c)
+    if form.name == "gelu" and form.options.get("approximate", "none") == "none":
         return "gelu", _probit
     return None
 
@@ -191,5 +190,5 @@ def _try_max(sampled: Sampled, node: Max, kernel: Winner | Duel) -> Tensor:
         paid = values[node.inputs[0]].flatten()[kernel.index.flatten()[states]]
     else:
         left, right = (values[n].flatten()[states] for n in node.inputs)
-        paid = torch.where(kernel.first.flatten()[states], left, right)
+        paid = torch.where(kernel.chosen[0].flatten()[states], left, right)
     return relative(best - paid.double(), best)

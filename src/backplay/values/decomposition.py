@@ -14,7 +14,7 @@ from backplay.errors import UnsupportedError
 from backplay.kernels.prepared import signed_weight
 from backplay.network import Network, Node
 from backplay.network.mass import Mass
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Deform, Values
 from backplay.values.gates import stopping_slope
 
@@ -114,6 +114,8 @@ def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Acti
             return _product(node, values, pairs)
         case Max():
             return _winner(node, values, pairs)
+        case Select():
+            return _chosen(node, values, pairs)
         case Wire():
             return _wire(node, values, pairs)
         case _:
@@ -166,6 +168,16 @@ def _winner(node: Max, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
     return _Pair(*(Mass(m.value.flatten()[index], m.exponent, node.layout) for m in (below.plus, below.minus)))
 
 
+def _chosen(node: Select, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+    """Each element's pair is that of the side that the mask chooses; where a constant is chosen, the value's own."""
+    first = values[node.mask].expand(values[node].shape)
+    found: list[_Pair] = []
+    for side, here in zip(node.sides, (first, ~first), strict=True):
+        pair = pairs[side] if isinstance(side, Node) else _values_pair(node, values)
+        found.append(_Pair(*(Mass(m.value * here, m.exponent, node.layout) for m in (pair.plus, pair.minus))))
+    return _Pair(found[0].plus.plus(found[1].plus), found[0].minus.plus(found[1].minus)).aligned()
+
+
 def _wire(node: Wire, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
     operands = [pairs[n] for n in node.inputs]
     common = torch.stack([p.plus.exponent for p in operands]).amax(0)
@@ -186,9 +198,10 @@ def _wire(node: Wire, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
 
 def stopping(node: Gate, below: _Pair, values: Values) -> _Pair:
     """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the stream of its sign."""
-    slope = stopping_slope(node, values)
+    form = values.form(node)
+    slope = stopping_slope(node, values, form) * form.scale
     pair = _scaled(below, slope, node)
-    if node.gate == "relu":
+    if form.name == "relu":
         return pair
     return pair.shifted(values[node] - slope * values[node.operand])
 
@@ -197,7 +210,8 @@ def mixing(eta: float) -> Activation:
     """`f_mix` (eq:dc-relu): `η = 1` convex, `η = 0` its arithmetic dual."""
 
     def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
-        if node.gate != "relu":
+        form = values.form(node)
+        if form.name != "relu" or form.scale != 1:
             raise UnsupportedError(
                 f"the mixing decomposition knows ReLU gates only, but {node.name!r} is {node.operator}; "
                 "use kind='stopping'."
@@ -215,12 +229,13 @@ def softplus(theta: float) -> tuple[Activation, Deform]:
     """`f_soft` (eq:softplus-decomp), and the network with ReLU replaced by Softplus(θ) that it decomposes."""
 
     def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
-        if node.gate != "relu":
+        form = values.form(node)
+        if form.name != "relu":
             return stopping(node, below, values)
         z = values[node.operand] / theta
         # θ H_θ: the entropy of the Gibbs weight is even in z, and this form keeps its digits on both sides
         entropy = torch.log1p(torch.exp(-z.abs())) + z.abs() * torch.sigmoid(-z.abs())
-        return _scaled(below, torch.sigmoid(z), node).shifted(theta * entropy)
+        return _scaled(below, form.scale * torch.sigmoid(z), node).shifted(form.scale * theta * entropy)
 
     return activation, softplus_forward(theta)
 
@@ -229,8 +244,9 @@ def softplus_forward(theta: float) -> Deform:
     """The network with ReLU replaced by Softplus(θ)."""
 
     def deform(node: Node, values: Values) -> Tensor | None:
-        if not isinstance(node, Gate) or node.gate != "relu":
+        form = values.form(node) if isinstance(node, Gate) else None
+        if not isinstance(node, Gate) or form is None or form.name != "relu":
             return None
-        return theta * functional.softplus(values[node.operand] / theta)
+        return form.scale * theta * functional.softplus(values[node.operand] / theta)
 
     return deform

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from backplay.network import Network, Node
 from backplay.network.attention import Attention
-from backplay.network.nodes import Input
+from backplay.network.forms import Form, form_of
+from backplay.network.nodes import Gate, Input
 from backplay.network.weights import Weights
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class Values(Mapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self._scope)
+
+    def form(self, gate: Gate) -> Form:
+        """Which gate it is (S3a); decided again when the model's constants change."""
+        return self.prepared(gate, "form", lambda: form_of(gate, self))
 
     def prepared(self, node: Node, key: Hashable, make: Callable[[], Any]) -> Any:
         """What is derived from a node's weights: made once for each state of the model, if it rests on that alone."""

@@ -14,10 +14,11 @@ from backplay.entry import at
 from backplay.errors import UnsupportedError
 from backplay.network import Node
 from backplay.network.attention import Attention
+from backplay.network.elementwise import replay
 from backplay.network.linear import Averaging
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Values
-from backplay.values.gates import reach, replay
+from backplay.values.gates import reach
 from backplay.values.normal import density, normal_cdf
 from backplay.values.powers import in_blocks
 from backplay.values.quadrature import moments_of
@@ -125,6 +126,8 @@ class Moments(Mapping[Any, Moment]):
                 return _product(node, variances, values)
             case Max():
                 return _winner(node, variances, values)
+            case Select():
+                return torch.where(values[node.mask], *(_side(side, variances, values[node]) for side in node.sides))
             case Wire():
                 moved = node.move([variances[n] for n in node.inputs], values)
                 zeros = [torch.zeros_like(variances[n]) for n in node.inputs]
@@ -167,12 +170,18 @@ def _winner(node: Max, variances: dict[Node, Tensor], values: Values) -> Tensor:
     return variances[node.inputs[0]].flatten()[node.winner(values[node.inputs[0]])]
 
 
+def _side(side: Any, variances: dict[Node, Tensor], like: Tensor) -> Tensor:
+    """The variance of one side of a choice; a constant has none."""
+    return variances[side] if isinstance(side, Node) and side in variances else torch.zeros_like(like)
+
+
 def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Values) -> tuple[Tensor, Tensor]:
     """Moments of the gate applied to a Gaussian: closed form for ReLU, quadrature for any other gate."""
-    if node.gate == "relu":
+    form = values.form(node)
+    if form.name == "relu":
         expected, spread = in_blocks(relu_moments, mean, variance)
-        return expected, spread
-    return moments_of(lambda z: replay(node, z, values), reach(node, values), mean, variance)
+        return (expected, spread) if form.scale == 1 else (expected * form.scale, spread * form.scale**2)
+    return moments_of(lambda z: replay(node, z, values), reach(node, form), mean, variance)
 
 
 def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backplay.network import Node
 from backplay.network.linear import Convolution, Dense
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Norm, Overlay, Product, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Values
 
 Shown = Callable[[Gate], Tensor | None]  # what a gate shows, None for its real value
@@ -45,7 +45,7 @@ class Observed(Mapping[Any, Any]):
                 return torch.where(self.real[left] >= self.real[right], self[left], self[right])
             case Mix():
                 return node.map.apply(self[node.operand], node.weight(self.real))
-            case Product() | Sum() | Wire():
+            case Product() | Sum() | Wire() | Select():
                 return node.run(Overlay({n: self[n] for n in node.carriers}, self.real))
             case _:
                 raise AssertionError(f"{node!r} hands nothing on")

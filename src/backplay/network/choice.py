@@ -1,0 +1,84 @@
+"""Choices: `where`, and maxima, minima and clamps against constants (S3a, S3f)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from backplay.network.arithmetic import composite
+from backplay.network.builder import Builder, Call
+from backplay.network.elementwise import common_ancestor
+from backplay.network.nodes import Gate, Node, Oracle, Ref, Select
+
+
+def choose(builder: Builder, call: Call) -> Node | None:
+    """`where` and `masked_fill` by a live mask: a gate if all rests on one tensor, else a choice; None otherwise."""
+    if call.operator == "where":
+        mask, chosen, other = (*call.args, None, None)[:3]
+    else:
+        other, mask, chosen = call.args[:3]
+    if not isinstance(mask, Node) or chosen is None:
+        return None
+    live = [a for a in (mask, chosen, other) if isinstance(a, Node)]
+    common = common_ancestor(*live) if len(live) > 1 else None
+    if common is not None:
+        return composite(builder, call, common, None)
+    sides = [builder.expand(a, call.node) if isinstance(a, Node) else a for a in (chosen, other)]
+    node = Select(_where, (mask, *sides), operator=call.operator)
+    node.mask, node.sides = mask, (sides[0], sides[1])
+    node.nonnegative = all(_is_nonnegative(builder, side) for side in sides)
+    return builder.add(node)
+
+
+def _where(mask: torch.Tensor, chosen: Any, other: Any) -> torch.Tensor:
+    like = next(side for side in (chosen, other) if isinstance(side, torch.Tensor))
+    sides = [side if isinstance(side, torch.Tensor) else torch.as_tensor(side).to(like) for side in (chosen, other)]
+    return torch.where(mask, *sides)
+
+
+def _is_nonnegative(builder: Builder, side: Any) -> bool:
+    return side.nonnegative if isinstance(side, Node) else is_floor(builder, side)
+
+
+def is_floor(builder: Builder, bound: Any) -> bool:
+    """Whether a constant is nowhere negative."""
+    if isinstance(bound, Ref):
+        try:
+            bound = builder.constants[bound]
+        except KeyError:
+            return False
+    return bound is not None and bool((torch.as_tensor(bound) >= 0).all())
+
+
+def bound(builder: Builder, call: Call, live: Node, limit: Any, above: bool) -> Node:
+    """The maximum or minimum of a tensor and a constant is a gate (S3a)."""
+    live = builder.expand(live, call.node)
+    function = torch.minimum if above else torch.maximum
+    node = Gate(lambda x, c: function(x, torch.as_tensor(c).to(x)), (live, limit), operator=call.operator)
+    node.operand, node.gate, node.options = live, "clamp", {"max" if above else "min": limit}
+    node.nonnegative = live.nonnegative and is_floor(builder, limit) if above else is_floor(builder, limit)
+    return builder.add(node)
+
+
+def larger(builder: Builder, call: Call, left: Node, right: Node) -> Node:
+    """The maximum of a live and a detached tensor: the latter is a terminal (S3d)."""
+    wins = builder.add(Oracle(torch.ge, (left, right), operator="ge"), builder.traced[left])
+    node = Select(
+        _where, (wins, left, right), operator=call.operator, nonnegative=left.nonnegative or right.nonnegative
+    )
+    node.mask, node.sides = wins, (left, right)
+    return builder.add(node)
+
+
+def clamp(builder: Builder, call: Call) -> Node | None:
+    """A clamp with a live bound is a maximum and a minimum."""
+    from backplay.network.pooling import maximum
+
+    found: Any = call.args[0]
+    for name, operator, op in (("min", "maximum", torch.maximum), ("max", "minimum", torch.minimum)):
+        limit = call.get(name)
+        if limit is not None:
+            named = {"self": found, "other": limit}
+            found = maximum(builder, Call(call.node, operator, op, (found, limit), (), named))
+    return found

@@ -1,0 +1,138 @@
+"""Which gate an activation is (S3a, S8): its name, its numbers, and what it multiplies its operand by.
+
+Most gates are `a = z · h(z)`. One that is spelled out in several operators is compared with the known ones on a grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backplay.network.elementwise import agree, grid, is_probability, multiplier, product_of, replay
+from backplay.network.nodes import Gate, Scope, resolve
+
+Options = dict[str, Any]
+
+
+def _gelu(z: Tensor, options: Options) -> Tensor:
+    if options.get("approximate", "none") == "none":
+        return 0.5 * torch.erfc(-z / math.sqrt(2))  # keeps its digits in the left tail
+    # ½(1 + tanh u) = sigmoid(2u), which keeps its digits for u → −∞
+    return torch.sigmoid(2 * math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
+
+
+def _softplus(z: Tensor, options: Options) -> Tensor:
+    """The slope; beyond its threshold softplus is the identity."""
+    steep = z * options.get("beta", 1.0)
+    return torch.where(steep > options.get("threshold", 20.0), 1.0, torch.sigmoid(steep))
+
+
+def _leaky(z: Tensor, options: Options) -> Tensor:
+    slope = options.get("negative_slope")
+    if slope is None:  # rrelu in eval mode
+        slope = (options["lower"] + options["upper"]) / 2
+    return torch.where(z > 0, 1.0, torch.as_tensor(slope, dtype=z.dtype))
+
+
+def _prelu(z: Tensor, options: Options) -> Tensor:
+    weight: Tensor = options["weight"]
+    channels = weight.view([-1] + [1] * (z.ndim - 2)) if weight.numel() > 1 and z.ndim > 1 else weight
+    return torch.where(z > 0, torch.ones((), dtype=z.dtype), channels.to(z.dtype))
+
+
+FACTORS: dict[str, Callable[[Tensor, Options], Tensor]] = {
+    "relu": lambda z, _: (z > 0).to(z.dtype),
+    "gelu": _gelu,
+    "silu": lambda z, _: torch.sigmoid(z),
+    "hardswish": lambda z, _: ((z + 3) / 6).clamp(0, 1),
+    "mish": lambda z, _: torch.tanh(functional.softplus(z)),
+    "softplus": _softplus,
+    "leaky_relu": _leaky,
+    "prelu": _prelu,
+}
+
+# gates `z · h(z)` that people spell out, with their numbers
+_SPELLED: tuple[tuple[str, Options], ...] = (
+    ("relu", {}),
+    ("silu", {}),
+    ("gelu", {}),
+    ("gelu", {"approximate": "tanh"}),
+    ("hardswish", {}),
+    ("mish", {}),
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a gate is (S3a): a name of S8 and its numbers, times a constant `scale`, which is a diagonal behind it.
+
+    "factor" is a product `z · h(z)` without a name, "other" every activation that follows its slope.
+    """
+
+    name: str
+    options: Options = field(default_factory=dict[str, Any])
+    scale: float = 1.0
+
+
+def form_of(node: Gate, scope: Scope) -> Form:
+    """The form of a gate; a composite one is compared with the known gates on a grid of its operand."""
+    options = {k: resolve(v, scope) for k, v in node.options.items()}
+    if node.gate == "clamp" and options.get("max") is None and _is_zero(options.get("min")):
+        return Form("relu")
+    if node.gate != "composite":
+        return Form(node.gate, options)
+    z = grid()
+    if node.factors is None:
+        return _quotient(z, replay(node, z, scope))
+    return _product(z, multiplier(node, z, scope), float(product_of(node.behind, {}, scope)))
+
+
+def _is_zero(bound: Any) -> bool:
+    return bound is not None and bool((torch.as_tensor(bound) == 0).all())
+
+
+def _product(z: Tensor, h: Tensor, behind: float) -> Form:
+    """A product `z · h(z)`: a known gate times a number, or a gate of its own where `h` is a probability."""
+    size = _largest(h)
+    if size >= 1:
+        for name, options in _SPELLED:
+            if agree(h / size, FACTORS[name](z, options)):
+                return Form(name, options, size * behind)
+    return Form("factor") if is_probability(h * behind) else Form("other")
+
+
+def _largest(values: Tensor) -> float:
+    """The largest finite value, rounded to 1 where it means 1."""
+    finite = values[torch.isfinite(values)]
+    size = float(finite.amax()) if finite.numel() else 0.0
+    return 1.0 if abs(size - 1) <= 1e-6 else size
+
+
+def _quotient(z: Tensor, value: Tensor) -> Form:
+    """Any other composite: a known gate times a number, or one that follows its slope."""
+    ratio = value / z  # the grid leaves 0 out
+    size = _largest(ratio)
+    for name, options in _SPELLED:
+        if size > 0 and agree(ratio / size, FACTORS[name](z, options)):
+            return Form(name, options, size)
+    left = ratio[z.expand(ratio.shape) < 0]
+    slope = float(left[torch.isfinite(left)].mean())
+    if math.isfinite(slope) and agree(ratio, torch.where(z > 0, 1.0, slope)):
+        return Form("leaky_relu", {"negative_slope": slope})
+    return Form("other")
+
+
+def known_form(node: Gate, constants: Scope) -> str | None:
+    """The name of a gate that is spelled out, if it shows before the model is played."""
+    if node.gate != "composite":
+        return None
+    try:
+        return form_of(node, constants).name
+    except (KeyError, RuntimeError):
+        return None
