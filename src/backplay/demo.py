@@ -59,7 +59,7 @@ def run(name: str, seed: int) -> tuple[dict[str, Any], dict[str, bytes]]:
         "share_on_tile": {k: _share(heat, batch.cue) for k, heat in maps.items()},
         "distance": apart.distance.tolist(),
         "health": {
-            k: {"ok": h.ok, "summary": str(h), **asdict(h)} for k, h in ((k, p.health()) for k, p in plays.items())
+            k: {"ok": h.ok, "summary": h.summary, **asdict(h)} for k, h in ((k, p.health()) for k, p in plays.items())
         },
     }
     pictures = {

@@ -177,7 +177,7 @@ def test_the_page_of_the_demo_explains_itself():
     right = {"right tile": 1.0, "wrong tile": 0.5}
     shares = {"object": 0.1, "tile": 0.4}
     report = {"network": "resnet", "accuracy": {"object": right, "tile": right}, "distance": [0.5, 0.6]}
-    report |= {"share_on_tile": shares, "share_on_object": shares, "health": {"object": {"summary": "health ok"}}}
+    report |= {"share_on_tile": shares, "share_on_object": shares, "health": {"object": {"summary": "sound"}}}
     page = demo._page(report, {"maps.png": b"", "tile.png": b""})
     for words in ("Red speaks for", "The network that learned from objects, explained", "temperature τ", "Hellinger"):
         assert words in page
@@ -206,7 +206,7 @@ def test_zoo_train(capsys, tmp_path, monkeypatch):
 def test_explain(capsys, networks, image, tmp_path):
     name, out = f"{networks}:small", tmp_path / "maps"
     code, printed, err = run(capsys, "explain", image, "--model", name, "--tau", "0.5", "--target", 3, "-o", out)
-    assert code == 0 and err == "" and "dog (3)" in printed and "health ok" in printed
+    assert code == 0 and err == "" and "dog (3)" in printed and "sound: forward error" in printed
     assert f"{name} (as the factory made it), explained by rg\n" in printed
     assert f"{out / 'photo-rg.png'}, {out / 'photo-rg.npy'}\n" in printed
     assert sorted(os.listdir(out)) == ["photo-rg.npy", "photo-rg.png"]

@@ -186,7 +186,7 @@ def explain(
         "logit": float(logits[chosen]),
         "sum": float(heat.sum()),
         "ok": bool(torch.isfinite(heat).all()) and (health is None or health.ok),
-        "health": None if health is None else {"ok": health.ok, "summary": str(health), **asdict(health)},
+        "health": None if health is None else {"ok": health.ok, "summary": health.summary, **asdict(health)},
     }
 
 

@@ -1,26 +1,32 @@
-"""Every play reports its own health (S38)."""
+"""Every play reports its own health (S38): whether its numbers are sound, and how much of the walk arrives."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import DIFFERENCE, WALK
-from backplay.network.nodes import Affine, Mix
+from backplay.kernels.kernel import DIFFERENCE, WALK, Kernel, Stopping
+from backplay.kernels.streams import Stream, StreamKernel, is_empty
+from backplay.network.compared import TOLERANCE, forward_error
+from backplay.network.mass import Mass
+from backplay.network.nodes import Input, Sum
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-TOLERANCE = 1e-4
-_MORE_DIGITS = "play in float64, or with a smaller epsilon"
+OUTSIDE, EMPTY, BIASES = "ε outside options", "empty streams", "biases"
+GATES, ZEROS, CONSTANTS = "shut gates", "zero weights and factors", "constants"
+_LITTLE, _NOTABLE = 0.5, 0.05  # below this share of arriving walks advice is given; causes from this share on count
 
 
 @dataclass(frozen=True)
 class Health:
-    """`ok` means finite, and both errors below 1e-4."""
+    """`ok` means sound: finite, and both errors below 1e-4. It does not mean that much of the walk arrives."""
 
     forward_error: float
     mass_error: float
@@ -28,23 +34,42 @@ class Health:
     finite: bool
     arrives: float = 1.0  # smallest share of the walk, over the batch, that ends in input elements
     faded: float = 0.0  # largest share of a map, over the batch, that is too small for its dtype and came out as 0
+    ends: Mapping[str, float] = field(default_factory=dict[str, float])  # where the rest of that sample's walk ends
+    advice: tuple[str, ...] = ()  # what lets more of it arrive
+    precision: str = "float32"  # of the model; half precision is played in float32
 
     @property
     def ok(self) -> bool:
         return self.finite and self.forward_error < TOLERANCE and self.mass_error < TOLERANCE
 
     def __str__(self) -> str:
-        state = "ok" if self.ok else "NOT OK"
-        return (
-            f"health {state}: forward error {self.forward_error:.1e}, mass error {self.mass_error:.1e}, "
-            f"bias leak {self.bias_leak:.1e}, {'finite' if self.finite else 'NaN or Inf'}; "
-            + (f"{self.arrives:.2g} of the walk arrives" if self.arrives > 0 else "no walk arrives: the map is 0")
-            + (
-                f"; {self.faded:.2g} of the map is too small for its dtype: play in float64, or with a smaller epsilon"
-                if self.faded
-                else ""
-            )
+        state = "sound" if self.ok else "NOT SOUND"
+        half = ", played in float32" if self.precision in ("float16", "bfloat16") else ""
+        numbers = (
+            f"{state}: forward error {self.forward_error:.1e}, mass error {self.mass_error:.1e}, bias leak "
+            f"{self.bias_leak:.1e}, {'finite' if self.finite else 'NaN or Inf'}; model in {self.precision}{half}"
         )
+        faded = f"; {_percent(self.faded)} of the map is too small for its dtype: play in float64" if self.faded else ""
+        return f"{numbers}\n{self.journey()}{faded}"
+
+    @property
+    def summary(self) -> str:
+        """All of it in one line."""
+        return str(self).replace("\n", "; ")
+
+    def journey(self) -> str:
+        """How much of the walk arrives, where the rest ends, and what raises it."""
+        if self.arrives <= 0:
+            share = "no walk arrives at the input: the map is 0"
+        else:
+            share = f"{_percent(self.arrives)} of the walk arrives at the input"
+        ends = ", ".join(f"{_percent(part)} ends in {cause}" for cause, part in self.ends.items())
+        more = f"; more arrives with {' or '.join(self.advice)}" if self.advice else ""
+        return f"{share}{f'; {ends}' if ends else ''}{more}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
 def examine(play: Play) -> Health:
@@ -54,8 +79,65 @@ def examine(play: Play) -> Health:
     assert cemetery is not None
     mass_error = (pixels + play.constant + cemetery - 1).abs().max()
     finite = all(bool(torch.isfinite(t).all()) for t in (play.value, play.attribution(), mass_error))
-    leak, arrives = float(play.bias_leak.max()), float(pixels.min())
-    return Health(_forward_error(play), float(mass_error), leak, finite, arrives, _faded(play))
+    worst = int(pixels.argmin())
+    arrives, ends = float(pixels[worst]), _ends(play, worst)
+    return Health(
+        _forward_error(play),
+        float(mass_error),
+        float(play.bias_leak.max()),
+        finite,
+        arrives,
+        _faded(play),
+        {cause: share for cause, share in ends.most_common() if share >= 0.001},
+        _advice(play, ends) if arrives < _LITTLE else (),
+        str(play.network.precision).removeprefix("torch."),
+    )
+
+
+def _ends(play: Play, sample: int) -> Counter[str]:
+    """Where the walk of one sample ends, other than at the input: shares by cause."""
+    found = Counter[str]({CONSTANTS: float(play.constant[sample])})
+    for node, mass in play.visited().items():
+        if isinstance(node, Input):
+            continue
+        for cause, ended in _causes(play.kernel(node), mass.value):
+            found[cause] += float(Mass(ended, mass.exponent, mass.layout).total()[sample])
+    return found
+
+
+def _causes(kernel: Kernel, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What of the mass at a node ends in †, by the reason."""
+    if isinstance(kernel, StreamKernel):
+        for stream in (kernel.plus, kernel.minus):
+            assert isinstance(stream, Stream)
+            lost, leak = stream.outside(), stream.leak()
+            empty = torch.where(is_empty(stream.total), lost, 0)
+            yield EMPTY, mass * empty
+            if leak is not None:
+                yield BIASES, mass * leak
+            yield OUTSIDE, mass * (lost - empty - (0 if leak is None else leak))
+        return
+    lost = kernel.lost(mass)
+    if lost is not None:
+        yield GATES if isinstance(kernel, Stopping) else ZEROS, lost
+
+
+def _advice(play: Play, ends: Counter[str]) -> tuple[str, ...]:
+    """Modes that let more of the walk arrive, by what ends it now."""
+    modes: Any = play.game.modes
+    sums = any(isinstance(n, Sum) for n in play.visited())
+    lost = sum(ends.values()) - ends[CONSTANTS]
+    known = (
+        (ends[OUTSIDE], "epsilon", lambda value: value > 0, "a smaller epsilon"),
+        (ends[EMPTY], "empty_stream", lambda value: value == "cemetery", 'empty_stream="reroute"'),
+        (ends[BIASES], "bias", lambda value: value == "absorb", 'bias="ignore"'),
+        (lost if sums else 0.0, "residual", lambda value: value == "uniform", 'residual="proportional"'),
+    )
+    return tuple(
+        words
+        for share, name, open_to, words in known
+        if share >= _NOTABLE and hasattr(modes, name) and open_to(getattr(modes, name))
+    )
 
 
 def _faded(play: Play) -> float:
@@ -67,17 +149,5 @@ def _faded(play: Play) -> float:
 
 
 def _forward_error(play: Play) -> float:
-    """`max|replayed − model| / max(max|model|, 1e-3 · max of the last affine node's |W||a|)`, 0 where both are 0."""
-    model, replayed = play.model_logits(), play.replayed_logits()
-    error = (replayed - model).abs().max()
-    if error == 0:
-        return 0.0
-    return float(error / torch.maximum(model.abs().max(), 1e-3 * _last_magnitude(play)))
-
-
-def _last_magnitude(play: Play) -> Tensor:
-    affine = [n for n in play.network.nodes if isinstance(n, Affine) and not isinstance(n, Mix)]
-    if not affine:
-        return torch.zeros(())
-    last = affine[-1]
-    return last.map.apply(play.values[last.operand].abs(), last.weight(play.values).abs()).max()
+    """How far the replayed logits are from the model's."""
+    return forward_error(play.network, play.values, play.replayed_logits(), play.model_logits())

@@ -92,7 +92,7 @@ class Play:
         """How mass leaves a node in this play; a kernel that is not there yet is made, and kept or not."""
         if node in self._kernels:
             return self._kernels[node]
-        if not keep:
+        if not keep or not self.values.weights.keeps:
             return self.game.kernel(node, self.values)
         again = [node]
         if self._released:  # whole again, and at once: the model may change between one question and the next
@@ -117,8 +117,9 @@ class Play:
 
     def ready(self) -> None:
         """A released play makes its kernels from the model it was solved on, or not at all."""
-        if self._released and not self.values.weights.fresh(self.network.weights().prints):
-            raise UnsupportedError("the model has changed since this play was solved and released; play again.")
+        again = self._released or not self.values.weights.keeps  # kernels that are not held are made again
+        if again and not self.values.weights.fresh(self.network.weights().prints):
+            raise UnsupportedError("the model has changed since this play was solved and let go of it; play again.")
 
     def knows(self, measure: Measure) -> bool:
         """Whether the pass of a measure has been run."""
@@ -127,6 +128,7 @@ class Play:
     def passed(self, measure: Measure) -> Passed:
         """The pass of one measure, run once."""
         if measure not in self._passes:
+            self.ready()
             with torch.inference_mode(False), torch.no_grad():
                 self._passes[measure] = pull(self.network, self.kernel, self.root(), measure)
         return self._passes[measure]
@@ -214,6 +216,7 @@ class Play:
         the node's output, sample first); the answer is, for each operand, the probability of moving to each of its
         elements with the turn kept and with the turn switched. What is missing to 1 ends in †.
         """
+        self.ready()
         node = self.network.find(name)
         if isinstance(node, Gate):
             ones = torch.ones_like(self.values[node])
@@ -242,6 +245,7 @@ class Play:
 
     def sample(self, n: int, seed: int = 0) -> Trajectories:
         """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""
+        self.ready()
         n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
         with torch.inference_mode(False), torch.no_grad():
             return sample(self, n, seed)

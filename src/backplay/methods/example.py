@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from backplay.errors import InputError
 from backplay.network.graph import EXPORTING, evaluation
+from backplay.network.precision import HALF, in_single, precision_of
 
 _SIZES = (224, 96, 64, 32, 28, 256, 299, 384, 518)
 
@@ -17,12 +18,19 @@ _SIZES = (224, 96, 64, 32, 28, 256, 299, 384, 518)
 def guess(model: nn.Module) -> Tensor:
     """Zeros of a shape that the model takes: read off its settings and its first layer, else tried out."""
     first = next((m for m in model.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear))), None)
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    precision = precision_of(model.parameters(), torch.float32)
+    dtype = torch.float32 if precision in HALF else precision
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     for shape in _shapes(model, first):
         x = torch.zeros(2, *shape, dtype=dtype, device=device)
         try:
-            with EXPORTING, evaluation(model), torch.inference_mode(False), torch.no_grad():
+            with (
+                EXPORTING,
+                evaluation(model),
+                torch.inference_mode(False),
+                torch.no_grad(),
+                in_single(precision in HALF),
+            ):
                 model(x)
         except Exception:
             continue

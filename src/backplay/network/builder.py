@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from backplay.network.nodes import Diagonal, Input, Node, Oracle, Ref, Scope, Wire, resolve
+from backplay.network.precision import single
 
 
 @dataclass
@@ -187,6 +188,8 @@ class Builder:
         """Replace nodes of the exported graph by ours."""
         if isinstance(tree, fx.Node):
             return self.values[tree]
+        if isinstance(tree, torch.dtype):
+            return single(tree)  # half precision is played in float32
         if isinstance(tree, (list, tuple)):
             return [self.lower(item) for item in tree]  # pyright: ignore[reportUnknownVariableType]
         return tree

@@ -18,13 +18,14 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import config as tracing
 
 from backplay.entry import at, entry
-from backplay.errors import CaptureError, InputError, InputTypeError, first_line
+from backplay.errors import CaptureError, InputError, first_line
 from backplay.network import operators
 from backplay.network.builder import Builder, Constants, functional
 from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
 from backplay.network.model import Model, read_model
 from backplay.network.nodes import Input, Node, Oracle, Ref
+from backplay.network.precision import HALF, as_played, in_single, is_half, precision_of
 
 Example = Tensor | Mapping[Any, Any]
 
@@ -39,16 +40,10 @@ def capture(model: Model, example: Example) -> Network:
     given = read_model(model, "capture")
     module = given.model if isinstance(given, Network) else given
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
-    _check_precision(module, keywords[input_key(keywords)])
+    key = input_key(keywords)
+    keywords[key] = as_played(keywords[key], precision_of(module.parameters(), keywords[key].dtype))
     with EXPORTING, _tidied():
         return _follow(module, keywords)
-
-
-def _check_precision(model: nn.Module, x: Tensor) -> None:
-    """A model computes in one precision, and its input must have it."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), x.dtype)
-    if dtype != x.dtype and dtype in (torch.float32, torch.float64):
-        raise InputTypeError(f"input of {x.dtype} for a model of {dtype}; convert the input with x.to({dtype}).")
 
 
 @contextmanager
@@ -80,12 +75,15 @@ def _tersely() -> Generator[None]:
     for handler in handlers:
         handler.addFilter(_nothing)
     before, tracing.do_not_emit_stack_traces = tracing.do_not_emit_stack_traces, True
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # one opaque operator for a whole encoder layer
     try:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         tracing.do_not_emit_stack_traces = before
+        torch.backends.mha.set_fastpath_enabled(fused)
         for handler in handlers:
             handler.removeFilter(_nothing)
 
@@ -157,7 +155,9 @@ def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
         batched = isinstance(value, Tensor) and value.ndim > 0
         return {0: Dim.DYNAMIC} if batched else None
 
-    wrapped, inputs = _Logits(model, list(keywords)), tuple(keywords.values())
+    traced, key = precision_of(model.parameters(), torch.float32), input_key(keywords)
+    as_model = {key: keywords[key].to(traced)} if traced in HALF else {}  # traced as the model is, played in float32
+    wrapped, inputs = _Logits(model, list(keywords)), tuple((keywords | as_model).values())
     shapes = {"inputs": tuple(dynamic(v) for v in inputs)}
     with evaluation(model), torch.inference_mode(False), torch.no_grad(), _tersely():
         try:
@@ -184,8 +184,10 @@ def _export_failure(wrapped: _Logits, keywords: dict[Any, Any], error: Exception
         f"{'input' if k == 0 else k} {tuple(v.shape)} {v.dtype}" for k, v in keywords.items() if isinstance(v, Tensor)
     )
     name = type(wrapped.model).__name__
+    half = any(is_half(tensor) for tensor in wrapped.parameters())
     try:
-        wrapped(*keywords.values())
+        with in_single(half):
+            wrapped(*keywords.values())
     except Exception as own:
         return f"{name} itself fails on {given}: {first_line(own)}\nGive it an input that its forward accepts."
     return (

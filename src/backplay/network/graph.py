@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
@@ -20,6 +20,7 @@ from backplay.network.attention import Attention
 from backplay.network.builder import Builder, Statement
 from backplay.network.layout import FIRST, PLAIN, Layout
 from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
+from backplay.network.precision import FLOATING, SingleScope, as_played, in_single, is_half, precision_of
 from backplay.network.weights import Weights, fingerprints
 
 # while one thread exports a model, its parameters are stand-ins: nobody else may capture, read or run a model then
@@ -71,6 +72,7 @@ class Network:
         self.model, self.input, self.output = model, source, output
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
         self._lifted = dict(program.constants)
+        self._holds_half = _holds_half(program)
         self.program, self._sizes = builder.program, builder.sizes
         self._size_cache: dict[int, dict[Any, Any]] = {}
         self.key = 0 if 0 in example else next(k for k, v in example.items() if _floating(v))
@@ -119,6 +121,14 @@ class Network:
             )
         attributes = {t: v for t in targets if t not in named and isinstance(v := _attribute(self.model, t), Tensor)}
         return {t: named[t] for t in targets if t in named} | attributes
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What the model computes in; half precision is played in float32 (S38)."""
+        return precision_of(self.tensors().values(), self._dtype)
+
+    def _is_half(self) -> bool:
+        return self._holds_half or any(is_half(t) for t in self.tensors().values())
 
     def parameter_names(self) -> dict[Any, str]:
         """Parameters and buffers of the model, by their name in the program."""
@@ -174,7 +184,8 @@ class Network:
     def scope(self, x: Mapping[Any, Any], weights: Weights) -> dict[Any, Any]:
         """Values of the input, of every constant and of every size for a batch."""
         batch = x[self.key].shape[0]
-        scope: dict[Any, Any] = {self.input: x[self.key], **weights.constants, **self._sizes_of(batch)}
+        kind = SingleScope if weights.halves or any(is_half(v) for v in x.values()) else dict[Any, Any]
+        scope = kind({self.input: x[self.key], **weights.constants, **self._sizes_of(batch)})
         for name, placeholder in self._placeholders.items():
             scope[placeholder] = x[name]
         for statement in self.program:
@@ -213,15 +224,14 @@ class Network:
                 raise InputError(f"{name!r} was {known!r} when the network was captured, now {value!r}; capture again.")
             if isinstance(value, Tensor) and value.ndim and value.shape[0] != x.shape[0]:
                 raise InputError(f"{name!r} holds {value.shape[0]} samples, the explained input {x.shape[0]}.")
-        dtype = next((t.dtype for t in self.tensors().values() if t.is_floating_point()), self._dtype)
-        if x.dtype != dtype:
-            raise InputTypeError(f"input of {x.dtype} for a model of {dtype}; convert the input with x.to({dtype}).")
+        x = as_played(x, self.precision)
         bad = ~torch.isfinite(x)
         if bool(bad.any()):
             raise NonFiniteError(
                 f"the input holds {int(bad.sum())} NaN or infinite entries; clean it first, no map is made of them."
             )
         with torch.inference_mode(False), torch.no_grad():
+            given = {**given, self.key: x}
             return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
 
     # ---------------------------------------------------------------- shapes
@@ -253,9 +263,9 @@ class Network:
                         scope[operand] = None
 
     def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
-        """What the model itself computes, in eval mode."""
+        """What the model itself computes, in eval mode; half precision is evaluated in float32 (S38)."""
         args = [v for k, v in inputs.items() if isinstance(k, int)]
-        with EXPORTING, evaluation(self.model):
+        with EXPORTING, evaluation(self.model), in_single(self._is_half()):
             out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
         return logits_of(out)
 
@@ -290,6 +300,12 @@ class Network:
         )
 
 
+def _holds_half(program: ExportedProgram) -> bool:
+    """Whether anything in the program, or in its sub-graphs, has half precision."""
+    graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    return any(is_half(node.meta.get("val")) for graph in graphs for node in graph.nodes)
+
+
 def _recaptured(model: nn.Module, example: dict[Any, Any]) -> Network:
     from backplay.network.capture import capture  # which builds networks, and imports this module
 
@@ -322,13 +338,13 @@ def _floating(value: Any) -> bool:
 
 
 def check_tensor(x: Any) -> None:
-    """The input of a model: a float32 or float64 tensor with a batch dimension."""
+    """The input of a model: a floating-point tensor with a batch dimension."""
     if not isinstance(x, Tensor):
         raise InputTypeError(f"the input must be a torch.Tensor or a dict of forward keywords, got {type(x).__name__}.")
-    if x.dtype not in (torch.float32, torch.float64):
+    if x.dtype not in FLOATING:
         raise InputTypeError(
-            f"the input must be float32 or float64, got {x.dtype}; convert half precision with x.float() and "
-            "model.float(), and give token ids as embeddings ({'inputs_embeds': …})."
+            f"the input must be of floating point (float32 or float64, or half precision where the model is), got "
+            f"{x.dtype}; give token ids as embeddings ({{'inputs_embeds': …}})."
         )
     if x.ndim < 2 or x.shape[0] == 0:
         raise InputError(f"the input needs a batch dimension and at least one sample, got shape {tuple(x.shape)}.")

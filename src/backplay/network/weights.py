@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from backplay.errors import NonFiniteError
+from backplay.network.precision import HALF, is_half, precision_of, single
 
 _ROW = 1024
 _MODERATE = 2**22
@@ -60,7 +62,7 @@ def _checksum(tensor: Tensor) -> Tensor:
     An edit below the last digit of a row's sum needs the version counter to be seen, or the hash of the bits, which
     tensors of moderate size get too.
     """
-    flat = tensor.flatten()
+    flat = single(tensor.flatten())  # a product in half precision has no digits, and dies on some processors
     whole = flat.numel() // _ROW * _ROW
     signs = _SIGNS.to(device=flat.device, dtype=flat.dtype)
     tail = flat[whole:] @ signs[: flat.numel() - whole]
@@ -105,8 +107,20 @@ class Weights:
         """Whether the version counters say so."""
         return self.prints.keys() == tensors.keys() and all(p.marks(tensors[k]) for k, p in self.prints.items())
 
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether what is derived is kept: of a half-precision model it would be a copy twice as large (S38)."""
+        return precision_of(self.constants.values(), torch.float32) not in HALF
+
+    @cached_property
+    def halves(self) -> bool:
+        """Whether any of the constants has half precision."""
+        return any(is_half(c) for c in self.constants.values())
+
     def prepared(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` returns, made once for this state of the model."""
+        if not self.keeps:
+            return make()
         with self._lock:
             if key not in self._prepared:
                 self._prepared[key] = make()
@@ -117,6 +131,8 @@ class Weights:
 
         `make` is given the last one where it may be written over, else None.
         """
+        if not self.keeps:
+            return make(None)
         with self._lock:
             known, _ = self._latest.get(key, (None, None))
             if known != variant:

@@ -45,7 +45,7 @@ class Values(Mapping[Any, Any]):
     def twin(self) -> Values:
         """The same values and moments, to be forgotten apart."""
         other = self.bare()
-        other._scope = dict(self._scope)
+        other._scope = self._scope.copy()
         other.moments = None if self.moments is None else self.moments.on(other)
         return other
 
