@@ -122,33 +122,6 @@ def test_recurrent(cell):
     assert message.count("\n") <= 1 and len(message) < 300, "no list of all operators"
 
 
-class LinearAttention(nn.Module):
-    """ReLU kernel attention, q (kᵀ v): no softmax, weights and values are both live."""
-
-    def __init__(self):
-        super().__init__()
-        self.q, self.k, self.v, self.head = (nn.Linear(4, 4) for _ in range(4))
-        self.double().eval()
-
-    def forward(self, x):
-        mixed = self.q(x).relu() @ (self.k(x).relu().transpose(1, 2) @ self.v(x))
-        return self.head(mixed).mean(1)
-
-
-def test_linear_attention():
-    """A product of two live matrices without a softmax is refused by its operator."""
-    refused(lambda: bp.RoutingGame(LinearAttention()).attribute(embeds(), 0), "matmul")
-
-
-def test_efficientvit():
-    """timm's linear attention: the reason names the operator and the module."""
-    import timm
-
-    model = timm.create_model("efficientvit_b0", num_classes=3).double().eval()
-    message = refused(lambda: bp.capture(model, torch.randn(2, 3, 64, 64, dtype=F64)), "matmul", "context_module")
-    assert len(message) < 4000
-
-
 def test_gradient_fallback_has_no_kernel():
     """S25: with attention="gradient" only `attribute` works, everything else raises."""
     game = bp.RoutingGame(Tokens(), attention="gradient")

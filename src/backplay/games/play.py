@@ -17,7 +17,7 @@ from backplay.games.inputs import Target, read_target
 from backplay.games.keywords import SEED, Number
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
-from backplay.network.attention import Attention, Mixing
+from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input
 from backplay.trajectory.passes import Passed, pull
@@ -207,7 +207,7 @@ class Play:
             raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or found)]}.")
         with torch.inference_mode(False), torch.no_grad():
             weight = inside[0].weight(self.values)
-        return weight.mT if inside[0].map == Mixing("right") else weight  # `V @ A` holds the queries last
+        return inside[0].queries_first(weight)
 
     def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
         """What players do at a node.

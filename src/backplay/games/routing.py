@@ -20,7 +20,7 @@ from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream,
 from backplay.network.attention import Attention
 from backplay.network.elementwise import replay
 from backplay.network.layout import Layout
-from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Overlay, Product, Sum
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
 from backplay.values.gates import accurate_tail, routing_probability
 from backplay.values.observed import Observed
@@ -156,6 +156,8 @@ class RoutingGame(Game[RoutingModes]):
                 return RoutingLinear(contributions, *self._streams(sums, self._outside(unit), absorbed))
             case Gate():
                 return Stopping(self._probability(node, values))
+            case Halves():
+                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
             case Sum():
                 return self._sum(node, values)
             case Diagonal() | Norm():

@@ -14,7 +14,7 @@ from backplay.games.structure import structural_kernel
 from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.prepared import reality, signed_weight, stopping_total
-from backplay.network.nodes import Affine, Diagonal, Gate, Node, Norm, Overlay, Product, Sum
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
 from backplay.values.decomposition import softplus_forward
 from backplay.values.forward import Values
 from backplay.values.gates import stopping_slope
@@ -75,6 +75,8 @@ class StoppingGame(Game[StoppingModes]):
                 return StoppingLinear(node.map, weight, total, values[node.operand].shape, real)
             case Gate():
                 return Stopping(self._slope(node, values), values.form(node).scale)
+            case Halves():
+                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5), (2.0, 2.0))
             case Sum():
                 return Split((0.5, 0.5), (2.0, 2.0))
             case Diagonal(scale=None):

@@ -93,7 +93,8 @@ def _along_rows(node: Affine, scale: Tensor, weight: Tensor) -> Tensor:
 def stopping_total(node: Affine, values: Values) -> Tensor:
     """`γ_j`: the sum of `|W_ij|` over real predecessors; zero padding has none (S6)."""
     # samples have the same total, so that one serves all, unless weights or places differ from one to the next
-    alike = node.operand.layout.dim == 0 and (not isinstance(node, Mix) or isinstance(node.map, Averaging))
+    shared = not node.fleeting and (not isinstance(node, Mix) or isinstance(node.map, Averaging))
+    alike = node.operand.layout.dim == 0 and shared
 
     def make() -> Tensor:
         weight, mask = signed_weight(node, values).abs(), reality(node.operand, values)

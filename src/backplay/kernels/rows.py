@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from backplay.network.attention import Mixing
+from backplay.network.contraction import Contraction
 from backplay.network.linear import Averaging, Convolution, Dense, LinearMap, Resampling
 
 _BUDGET = 2**22  # entries of the rows that are held at once
@@ -62,8 +63,8 @@ def gather(
             return lead[:, None] * width + torch.arange(width, device=states.device), weight[unit]
         case Convolution(transposed=False):
             return _receptive_field(linear, weight, states, shapes)
-        case Mixing(equation="left") | Mixing(equation="right"):
-            return _mixed(linear, weight, states, shapes)
+        case Contraction():
+            return _contracted(linear, weight, states, shapes)
         case Averaging() | Resampling() | Convolution():
             return _probed(linear, weight, states, shapes)
         case _:
@@ -82,10 +83,8 @@ def _width(linear: LinearMap, weight: Tensor, shape: torch.Size) -> int:
             return shape[-1]
         case Convolution(transposed=False):
             return weight[0].numel()
-        case Mixing(equation="left"):
-            return shape[-2]
-        case Mixing(equation="right"):
-            return shape[-1]
+        case Contraction(equation=equation):
+            return prod(size for c, size in zip(equation.left, shape, strict=True) if c not in equation.out)
         case _:
             return shape.numel() // shape[0]
 
@@ -113,19 +112,24 @@ def _receptive_field(
     return index.flatten(1), (row * inside).flatten(1)
 
 
-def _mixed(
-    linear: Mixing, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+def _contracted(
+    linear: Contraction, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
 ) -> tuple[Tensor, Tensor]:
-    """Keys of each query; weights belong to the sample, and to the head if there are several."""
-    *lead, rows, columns = shapes[1]
-    weight = weight.expand(*lead, *weight.shape[-2:]).reshape(-1, *weight.shape[-2:])
-    block, row, column = states // (rows * columns), states // columns % rows, states % columns
-    below = shapes[0]
-    if linear.equation == "left":
-        keys = torch.arange(below[-2], device=states.device)
-        return (block[:, None] * below[-2] + keys) * below[-1] + column[:, None], weight[block, row]
-    keys = torch.arange(below[-1], device=states.device)
-    return (block * below[-2] + row)[:, None] * below[-1] + keys, weight[block, :, column]
+    """Axes of the operand that the output has not are run through; all others stand where the state stands."""
+    equation, below = linear.equation, shapes[0]
+    place = dict(zip(equation.out, torch.unravel_index(states, shapes[1]), strict=True))
+    free = {c: size for c, size in zip(equation.left, below, strict=True) if c not in equation.out}
+    ranges = torch.unravel_index(torch.arange(prod(free.values()), device=states.device), list(free.values()) or (1,))
+    runs = dict(zip(free, ranges, strict=False))
+
+    def index(letters: str, shape: torch.Size) -> Tensor:
+        found = torch.zeros(len(states), prod(free.values()), dtype=torch.long, device=states.device)
+        for c, size in zip(letters, shape, strict=True):
+            at = place[c][:, None] if c in place else runs[c]
+            found = found * size + (at if size > 1 else 0)  # an axis of length 1 is broadcast
+        return found
+
+    return index(equation.left, below), weight.flatten()[index(equation.right, weight.shape)]
 
 
 def _probed(

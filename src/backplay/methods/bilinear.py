@@ -10,8 +10,8 @@ from torch import Tensor
 
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.methods.rules import over, stabilised
-from backplay.network.attention import Attention, Scores
-from backplay.network.nodes import Overlay, Wire, rerun
+from backplay.network.attention import Attention
+from backplay.network.nodes import Held, Overlay, Wire, rerun
 from backplay.values.forward import Values
 
 
@@ -61,7 +61,25 @@ class Bilinear(Kernel):
     def _product(self, query: Tensor, key: Tensor) -> Tensor:
         """The scores before masks and biases: `scale · QKᵀ`."""
         factor = self.scores.factor(self.values).to(query)
-        return factor * _raw_product(self.scores, query, key, self.values)
+        return factor * self.scores.raw(query, key)
+
+
+class Factors(Kernel):
+    """A contraction of two live tensors of which one is held: one half to each all the same (prop. 3.3)."""
+
+    def __init__(self, node: Held, values: Values, epsilon: float) -> None:
+        self.node, self.values, self.epsilon = node, values, epsilon
+        self.carriers = (node.operand, node.told)
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        node = self.node
+        operands = self.values[node.operand], self.values[node.told]
+
+        def product(operand: Tensor, told: Tensor) -> Tensor:
+            return node.run(Overlay({node.operand: operand, node.told: told}, self.values))
+
+        slopes = halves(product, operands, mass, self.epsilon)
+        return [value * slope for value, slope in zip(operands, slopes, strict=True)]
 
 
 def halves(
@@ -76,12 +94,6 @@ def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], cot
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [operand.detach().requires_grad_() for operand in operands]
         return torch.autograd.grad(function(*leaves), leaves, cotangent)
-
-
-def _raw_product(scores: Scores, query: Tensor, key: Tensor, values: Values) -> Tensor:
-    if scores.product is None:
-        return query @ (key if scores.transposed else key.mT)
-    return scores.product.run(Overlay({scores.query: query, scores.key: key}, values))
 
 
 def _through_wires(node: Attention, relevance: Tensor, values: Values) -> Tensor:

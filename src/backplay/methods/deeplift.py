@@ -18,7 +18,7 @@ from torch import Tensor
 from backplay.kernels.kernel import DIFFERENCE, Winner
 from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
-from backplay.network.nodes import Affine, Gate, Input, Max, Mix, Node, Norm, Oracle, Overlay, Scope, Sum, rerun
+from backplay.network.nodes import Affine, Gate, Held, Input, Max, Mix, Node, Norm, Oracle, Overlay, Scope, Sum, rerun
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
@@ -74,7 +74,7 @@ class _Pair:
     def crossed(self, node: Node, mass: Tensor, rule: Rule) -> Iterator[tuple[Node, Tensor]]:
         """Each live operand with its multiplier."""
         match node:
-            case Affine() if not isinstance(node, Mix):
+            case Affine() if not isinstance(node, (Mix, Held)):
                 yield node.operand, self._affine(node, mass, rule)
             case Gate():
                 yield node.operand, mass * self._slope(node, node.operand)

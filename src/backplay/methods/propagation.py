@@ -14,13 +14,13 @@ from torch import Tensor
 
 from backplay.games.structure import structural_kernel
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure, PassThrough, Split
-from backplay.methods.bilinear import Bilinear, Softmax
+from backplay.methods.bilinear import Bilinear, Factors, Softmax
 from backplay.methods.rules import Box, Boxed, Epsilon, Propagation, Rule, over, sees_input
 from backplay.methods.subject import Subject
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Oracle, Product, Sum, Wire
 from backplay.trajectory.passes import Passed, pull
 from backplay.values.forward import Values
 
@@ -50,10 +50,14 @@ class Rules:
                 return Bilinear(node, values, self.softmax)
             case Mix():
                 return Propagation(self.mix, node, values)
+            case Held() if self.uniform and node.helper is False and not _is_told(node.told):
+                return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine() if self.first is not None and sees_input(node.operand):
                 return Boxed(self.first, node, values)
             case Affine():
                 return Propagation(self.convolution if isinstance(node.map, Convolution) else self.dense, node, values)
+            case Halves():
+                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
             case Sum():
                 return self._sum(node, values)
             case Diagonal() if not self.passing and node.offset is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from backplay.network import Network, Node
-from backplay.network.attention import Attention, Mixing
+from backplay.network.attention import Attention
 from backplay.network.linear import Convolution
 from backplay.network.nodes import Affine
 
@@ -24,14 +24,13 @@ class Tokens:
 
     def weights(self, block: Attention, weight: Tensor) -> Tensor:
         """Attention weights of a block as (B, heads, queries, keys)."""
-        queries, keys = _axes(block, weight.ndim)
-        rows = weight.permute([d for d in range(weight.ndim) if d not in (queries, keys)] + [queries, keys])
+        rows = block.queries_first(weight)
         return rows if rows.ndim == 4 else rows.unflatten(0, (-1, block.layout.inner))
 
     def queries(self, block: Attention, output: Tensor) -> Tensor:
         """The output of a block, or a gradient there, as (B, queries, entries of all heads)."""
-        assert isinstance(block.map, Mixing)
-        rows = output.movedim(_query_axis(block, output.ndim), 1).flatten(2)
+        assert block.axes is not None
+        rows = output.movedim(block.equation.out.index(block.axes[0]), 1).flatten(2)
         return rows.unflatten(0, (-1, block.layout.inner)).transpose(1, 2).flatten(2)
 
     def image(self, scores: Tensor, deciding: Tensor, size: tuple[int, int]) -> Tensor:
@@ -57,43 +56,16 @@ def find_tokens(network: Network) -> Tokens | None:
 def _is_global(block: Attention) -> bool:
     """Whether samples meet heads alone beside queries and keys: windows multiply the batch, grids add an axis."""
     layout, rank = block.layout, len(block.shape)
-    if not isinstance(block.map, Mixing) or layout.dim != 0 or layout.outer != 1 or "." in block.map.equation:
+    if block.axes is None or layout.dim != 0 or layout.outer != 1:
         return False
     return (rank == 4 and layout.inner == 1) or rank == 3
 
 
-def _axes(block: Attention, rank: int) -> tuple[int, int]:
-    """Where the weights hold queries and keys."""
-    assert isinstance(block.map, Mixing)
-    if block.map.equation in ("left", "right"):
-        return (rank - 2, rank - 1) if block.map.equation == "left" else (rank - 1, rank - 2)
-    operands, out = block.map.equation.split("->")
-    weights, values = operands.split(",")
-    keys = next(k for k, name in enumerate(weights) if name in values and name not in out)
-    queries = next(k for k, name in enumerate(weights) if name in out and name not in values)
-    return queries, keys
-
-
 def _counts(block: Attention) -> tuple[int, int]:
     """How many queries and keys a block has."""
-    assert isinstance(block.map, Mixing)
-    if block.map.equation in ("left", "right"):
-        axis = -2 if block.map.equation == "left" else -1
-        return block.shape[axis], block.operand.shape[axis]
-    operands, _ = block.map.equation.split("->")
-    weights, values = operands.split(",")
-    _, keys = (weights[k] for k in _axes(block, len(weights)))
-    return block.shape[_query_axis(block, len(block.shape))], block.operand.shape[values.index(keys)]
-
-
-def _query_axis(block: Attention, rank: int) -> int:
-    """Where the block's output holds queries."""
-    assert isinstance(block.map, Mixing)
-    if block.map.equation in ("left", "right"):
-        return rank - 2 if block.map.equation == "left" else rank - 1
-    operands, out = block.map.equation.split("->")
-    weights, _ = operands.split(",")
-    return out.index(weights[_axes(block, len(weights))[0]])
+    assert block.axes is not None
+    equation, (queries, keys) = block.equation, block.axes
+    return block.shape[equation.out.index(queries)], block.operand.shape[equation.left.index(keys)]
 
 
 def _grid(network: Network, count: int) -> tuple[int, int, int] | None:

@@ -11,28 +11,22 @@ import torch
 from torch import Tensor
 
 from backplay.network.builder import Builder, Call, constant, lowers
-from backplay.network.nodes import Affine, Diagonal, Mix, Node, Oracle, Scope, Sum, Wire, resolve
-
-
-@dataclass(frozen=True)
-class Mixing:
-    """Values mixed by weights that are known when the value is known: `A @ V`, `V @ A` or an einsum of the two."""
-
-    equation: str  # "left", "right", or an einsum that takes the weights first
-
-    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        if self.equation == "left":
-            return weight @ x
-        return x @ weight if self.equation == "right" else torch.einsum(self.equation, weight, x)
-
-    def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
-        if self.equation == "left":
-            return weight.mT @ y
-        if self.equation == "right":
-            return y @ weight.mT
-        operands, out = self.equation.split("->")
-        weights, live = operands.split(",")
-        return torch.einsum(f"{weights},{out}->{live}", weight, y)
+from backplay.network.contraction import Contraction, Equation
+from backplay.network.nodes import (
+    Affine,
+    Diagonal,
+    Halves,
+    Held,
+    Mix,
+    Node,
+    Norm,
+    Oracle,
+    Product,
+    Scope,
+    Sum,
+    Wire,
+    resolve,
+)
 
 
 @dataclass(frozen=True)
@@ -41,10 +35,16 @@ class Scores:
 
     query: Node
     key: Node
-    transposed: bool  # keys are (…, features, keys)
+    equation: Equation  # queries, keys -> scores
     scales: tuple[Callable[[Scope], Tensor], ...]
     product: Node | None  # the node of the product, where it is spelled out
     repeats: int = 1  # query heads that share a head of keys, where the operator itself repeats them
+
+    def raw(self, query: Tensor, key: Tensor) -> Tensor:
+        """The product itself, of these queries and keys or of what stands in their places."""
+        if self.repeats > 1:
+            key = key.repeat_interleave(self.repeats, -3)
+        return torch.einsum(self.equation.text, query, key)
 
     def factor(self, scope: Scope) -> Tensor:
         """What the product is multiplied by before the softmax."""
@@ -69,6 +69,28 @@ class Attention(Mix):
         """Operands of the operator, and the values where they are not one of them (grouped heads)."""
         found = super().inputs
         return found if self.operand in found else (*found, self.operand)
+
+    @property
+    def equation(self) -> Equation:
+        """Values, weights -> output."""
+        assert isinstance(self.map, Contraction)
+        return self.map.equation
+
+    @property
+    def axes(self) -> tuple[str, str] | None:
+        """The letters of queries and keys; None where either stands for several axes or none."""
+        values, weights, out = self.equation.left, self.equation.right, self.equation.out
+        queries = [c for c in weights if c in out and c not in values]
+        keys = [c for c in weights if c in values and c not in out]
+        return (queries[0], keys[0]) if len(queries) == len(keys) == 1 else None
+
+    def queries_first(self, weight: Tensor) -> Tensor:
+        """Weights as (…, queries, keys)."""
+        if self.axes is None:
+            return weight
+        letters = self.equation.right
+        order = [c for c in letters if c not in self.axes] + list(self.axes)
+        return weight.permute([letters.index(c) for c in order])
 
     def through(self, x: Tensor, scope: Scope) -> Tensor:
         """Carry a tensor in the projection's layout to the values' layout."""
@@ -106,11 +128,11 @@ def find_scores(told: Node) -> Scores | None:
     node = softmax.inputs[0]
     scales: list[Callable[[Scope], Tensor]] = []
     while True:
-        if node.operator in ("matmul", "bmm", "einsum") and len(node.inputs) == 2 and isinstance(node, Oracle):
-            keys = node.args[0].split("->")[0].split(",")[1] if node.operator == "einsum" else ""
-            queries = node.args[0].split(",")[0] if node.operator == "einsum" else ""
-            transposed = node.operator != "einsum" or keys.replace(" ", "")[-1] != queries.replace(" ", "")[-1]
-            return Scores(node.inputs[0], node.inputs[1], transposed, tuple(scales), node)
+        if isinstance(node, (Halves, Held)):
+            held = node.args[0] if isinstance(node, Halves) else node
+            query, key = held.inputs
+            equation = held.map.equation
+            return Scores(query, key, equation if held.operand is query else equation.swapped, tuple(scales), node)
         if isinstance(node, Diagonal) and node.scale is not None:
             scales.append(node.scale)
         live = node.carriers if node.carriers else node.inputs
@@ -120,48 +142,35 @@ def find_scores(told: Node) -> Scores | None:
 
 
 def comes_from_softmax(node: Node) -> bool:
-    """Whether a node is a softmax, or linear in softmaxes (talking heads)."""
+    """Whether a node is a softmax, or linear in softmaxes (talking heads) but for a detached sum or statistic."""
     if isinstance(node, Oracle):
         return node.operator == "softmax"
     if isinstance(node, Sum):
         return all(comes_from_softmax(n) for n in node.inputs)
-    linear = isinstance(node, (Wire, Diagonal, Affine))
+    linear = isinstance(node, (Wire, Diagonal, Affine, Norm, Product))
     return linear and len(node.carriers) == 1 and comes_from_softmax(node.carriers[0])
 
 
-def _mixed(builder: Builder, call: Call, told: Node, value: Node, equation: str) -> Node:
-    node = Attention(call.function, call.args, operator=call.operator)
-    node.operand, node.map, node.told = value, Mixing(equation), told
-    node.weight = lambda scope: scope[told]
+def mixing(
+    builder: Builder,
+    call: Call,
+    pair: tuple[Node, Node],
+    linear: Contraction,
+    weight: Callable[[Scope], Tensor],
+    run: Callable[..., Tensor],
+    operands: tuple[Node, Node],
+    shape: torch.Size,
+) -> Node:
+    """A pair of softmax weights and values, multiplied in any spelling."""
+    told, value = pair
+    node = Attention(run, operands, operator=call.operator, fleeting=True)
+    node.operand, node.map, node.weight, node.told = value, linear, weight, told
     node.scores = find_scores(told)
     node.signed_weights = not told.nonnegative
     node.nonnegative = told.nonnegative and value.nonnegative
     if told.nonnegative:
         node.projection, node.wires = find_projection(value)
-    return builder.add(node)
-
-
-def mixing_matmul(builder: Builder, call: Call) -> Node | None:
-    """softmax → matmul, weights on either side."""
-    left, right = call.args[:2]
-    if comes_from_softmax(left):
-        return _mixed(builder, call, left, right, "left")
-    if comes_from_softmax(right):
-        return _mixed(builder, call, right, left, "right")
-    return None
-
-
-def mixing_einsum(builder: Builder, call: Call) -> Node | None:
-    """The same as an einsum of two live operands."""
-    equation, tensors = call["equation"].replace(" ", ""), call["tensors"]
-    if len(tensors) != 2 or "->" not in equation:
-        return None
-    operands, out = equation.split("->")
-    names = operands.split(",")
-    for k in (0, 1):
-        if comes_from_softmax(tensors[k]):
-            return _mixed(builder, call, tensors[k], tensors[1 - k], f"{names[k]},{names[1 - k]}->{out}")
-    return None
+    return builder.add(node, shape)
 
 
 @lowers("scaled_dot_product_attention")
@@ -171,9 +180,10 @@ def fused_attention(builder: Builder, call: Call) -> Node | None:
     if not isinstance(value, Node):
         return None
     grouped = bool(call.get("enable_gqa", False))
-    node = Attention(call.function, call.args, operator=call.operator)
+    node = Attention(call.function, call.args, operator=call.operator, fleeting=True)
     node.operand = _repeated(builder, value, query) if grouped else value
-    node.map, node.nonnegative = Mixing("left"), value.nonnegative
+    ranks = [len(builder.traced[node.operand]), len(call.node.meta["val"].shape)]
+    node.map, node.nonnegative = Contraction(Equation.matmul(ranks[1], ranks[0]).swapped), value.nonnegative
     mask, causal, scale = call.get("attn_mask"), bool(call.get("is_causal", False)), call.get("scale")
 
     def logits(scope: Scope) -> Tensor:
@@ -194,7 +204,8 @@ def fused_attention(builder: Builder, call: Call) -> Node | None:
         size = int(builder.traced[query][-1])
         repeats = int(builder.traced[query][-3]) // int(builder.traced[key][-3]) if grouped else 1
         factor = constant(1 / math.sqrt(size) if scale is None else scale)
-        node.scores = Scores(query, key, False, (factor,), None, repeats)
+        equation = Equation.scores(len(builder.traced[query]), len(builder.traced[key]))
+        node.scores = Scores(query, key, equation, (factor,), None, repeats)
     node.weight = lambda scope: torch.softmax(logits(scope), -1).nan_to_num(0.0)
     node.projection, node.wires = find_projection(node.operand)
     return builder.add(node)

@@ -93,7 +93,7 @@ class Builder:
         assert self.current is not None
         value = self.current.meta["val"]
         self.traced[node] = getattr(value, "shape", torch.Size()) if shape is None else shape
-        node.fleeting = any(leaf in self.given for leaf in flat(node.args) if isinstance(leaf, Ref))
+        node.fleeting = node.fleeting or any(leaf in self.given for leaf in flat(node.args) if isinstance(leaf, Ref))
         node.carries = isinstance(node, Input) or _may_carry(node)
         node.calls = self._calls()
         node.path = node.calls[-1][0] if node.calls else ""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.network.attention import Attention, Mixing
+from backplay.network.attention import Attention
 from backplay.network.contraction import Equation
 from backplay.network.graph import Network
 from backplay.network.ledger import Ledger, Place, line
@@ -22,6 +22,8 @@ from backplay.network.nodes import (
     Affine,
     Diagonal,
     Gate,
+    Halves,
+    Held,
     Input,
     Max,
     Mix,
@@ -77,12 +79,18 @@ class Channels:
                 return self._attended(node)
             case Mix():
                 return self._mixed(node)
+            case Held():
+                equation = node.map.equation
+                assert isinstance(equation, Equation)
+                return self._scored(equation, self._labels[node.operand], self._labels[node.told], shape)
             case Affine():
                 return self._affine(node)
             case Diagonal() if len(below) > 1:  # a detached value stands beside the operand
                 return self._stop(below, shape)
             case Select():
                 return self._stop(below, shape)
+            case Halves():
+                return below[0] if len(below) == 1 else self.ledger.tie(*below).expand(shape)
             case Gate() | Diagonal():
                 return self._elementwise(node, self._labels[node.operand].expand(shape))
             case Norm():
@@ -286,11 +294,8 @@ class Channels:
     # ---------------------------------------------------------------- queries, keys, values
 
     def _told(self, node: Oracle, below: list[Tensor]) -> Tensor:
-        """Scores stand for the set of features that they sum over; a softmax over tokens changes no label."""
+        """A softmax over tokens changes no label."""
         shape = self.values[node].shape
-        equation = Equation.of(node, [self.values[n].ndim for n in node.inputs])
-        if equation is not None and len(below) == 2:
-            return self._scored(equation, below[0], below[1], shape)
         if node.operator == "softmax" and len(below) == 1 and isinstance(node.args[1], int):
             along = below[0].movedim(node.args[1], 0)
             if bool((along == along[:1]).all()):
@@ -298,7 +303,10 @@ class Channels:
         return self._stop(below, shape)
 
     def _scored(self, equation: Equation, left: Tensor, right: Tensor, shape: torch.Size) -> Tensor:
-        """A feature of queries and its twin of keys are tied; the features of a head keep together."""
+        """Scores stand for the set of features that they sum over: a head.
+
+        A feature of queries and its twin of keys are tied; the features of a head keep together.
+        """
         self.ledger.bind(left)
         self.ledger.bind(right)
         pair = equation.features(left, right)
@@ -319,8 +327,7 @@ class Channels:
         labels = self._labels[node.operand]
         marks = self._labels[node.told] if node.told is not None else self._fused(node)
         if marks is not None:
-            assert isinstance(node.map, Mixing)
-            pair = Equation.mixing(node.map.equation, marks.ndim, labels.ndim).values(marks, labels)
+            pair = node.equation.swapped.values(marks, labels)
             if pair is None:
                 self._stop([marks, labels], self.values[node].shape)
             elif bool(pair[0].any()):
@@ -339,7 +346,7 @@ class Channels:
         if key.shape[-3:-2] != query.shape[-3:-2]:  # grouped heads
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         shape = torch.Size((*query.shape[:-1], key.shape[-2]))
-        marks = self._scored(Equation.scores(query.ndim), query, key, shape)
+        marks = self._scored(Equation.scores(query.ndim, key.ndim), query, key, shape)
         for ref in refs(node.args):
             mask, origin = self.values.get(ref), self._origins.of(ref)
             if isinstance(mask, Tensor) and mask.ndim > 2:

@@ -1,59 +1,84 @@
-"""Products of two live tensors as equations over letters: which axes are summed, shared, or of one operand alone."""
+"""Products that sum over shared axes, as equations over letters: one form for matmul, einsum and their relatives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from string import ascii_letters
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from backplay.network.nodes import Node
 
 _LEAD = "abcdefgh"
 
 
 @dataclass(frozen=True)
+class Einsum:
+    """An einsum of any number of tensors: a letter for each axis, no dots, the output spelled out."""
+
+    operands: tuple[str, ...]
+    out: str
+
+    @staticmethod
+    def read(text: str, ranks: Sequence[int]) -> Einsum:
+        """The one place that reads an equation; dots stand for as many axes as an operand has left, from the right."""
+        given, arrow, out = text.replace(" ", "").partition("->")
+        terms = given.split(",")
+        dotted = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+        widest = max([d for d, term in zip(dotted, terms, strict=True) if "..." in term], default=0)
+        fresh = "".join(c for c in ascii_letters if c not in text)[:widest]
+        if not arrow:  # as numpy has it: what occurs once, in the order of the alphabet, behind the dots
+            letters = sorted({c for c in given if c.isalpha() and given.count(c) == 1})
+            out = "..." + "".join(letters)
+        terms = [term.replace("...", fresh[widest - d :]) for term, d in zip(terms, dotted, strict=True)]
+        return Einsum(tuple(terms), out.replace("...", fresh))
+
+    def pair(self) -> tuple[Equation, Einsum]:
+        """The product of the first two operands, and what is left to do with it."""
+        first, second, *others = self.operands
+        needed = {*self.out, *"".join(others)}
+        kept = "".join(dict.fromkeys(c for c in first + second if c in needed))
+        out = self.out if not others else kept
+        return Equation(first, second, out), Einsum((out, *others), self.out)
+
+
+@dataclass(frozen=True)
 class Equation:
-    """`left,right->out` without dots."""
+    """`left,right->out`; each letter stands at most once in each of the three."""
 
     left: str
     right: str
     out: str
 
     @staticmethod
-    def of(node: Node, ranks: list[int]) -> Equation | None:
-        """The equation of a matmul, bmm or einsum of two live tensors; None for anything else."""
-        if len(ranks) != 2:
-            return None
-        if node.operator == "einsum":
-            text = node.args[0].replace(" ", "")
-            return None if "." in text or "->" not in text else Equation._read(text)
-        if node.operator in ("matmul", "bmm") and ranks[0] == ranks[1] >= 2:
-            lead = _LEAD[: ranks[0] - 2]
-            return Equation(f"{lead}xy", f"{lead}yz", f"{lead}xz")
-        return None
+    def matmul(left: int, right: int) -> Equation:
+        """Of two tensors of given ranks: leading axes are shared from the right."""
+        lead = _LEAD[: max(left, right, 2) - 2]
+        mine, its = (lead[len(lead) - max(rank - 2, 0) :] for rank in (left, right))
+        row, column = "x" if left > 1 else "", "z" if right > 1 else ""
+        return Equation(f"{mine}{row}y", f"{its}y{column}", f"{lead}{row}{column}")
 
     @staticmethod
-    def _read(text: str) -> Equation:
-        operands, out = text.split("->")
-        left, right = operands.split(",")
-        return Equation(left, right, out)
+    def linear(left: int, right: int) -> Equation:
+        """`x Wᵀ`: the last axes of both are summed over, all others follow one another."""
+        mine, its = _LEAD[: left - 1], "stuvwx"[: right - 1]
+        return Equation(f"{mine}y", f"{its}y", mine + its)
 
     @staticmethod
-    def scores(rank: int) -> Equation:
-        """Queries times keys, both (…, tokens, features)."""
-        lead = _LEAD[: rank - 2]
-        return Equation(f"{lead}xy", f"{lead}zy", f"{lead}xz")
+    def scores(queries: int, keys: int) -> Equation:
+        """Queries times keys, both (…, tokens, features), of given ranks."""
+        plain = Equation.matmul(queries, keys)
+        return Equation(plain.left, f"{plain.right[:-2]}zy", plain.out)
 
-    @staticmethod
-    def mixing(equation: str, weights: int, values: int) -> Equation:
-        """Weights and values, as `network.attention.Mixing` names their product."""
-        if equation not in ("left", "right"):
-            return Equation._read(equation)
-        lead, own = _LEAD[: weights - 2], _LEAD[: values - 2]
-        if equation == "left":
-            return Equation(f"{lead}xy", f"{own}yz", f"{lead}xz")
-        return Equation(f"{lead}yx", f"{own}zy", f"{lead}zx")
+    @property
+    def text(self) -> str:
+        return f"{self.left},{self.right}->{self.out}"
+
+    @property
+    def swapped(self) -> Equation:
+        """The same product with its operands in the other order."""
+        return Equation(self.right, self.left, self.out)
 
     @property
     def shared(self) -> str:
@@ -63,21 +88,35 @@ class Equation:
     def summed(self) -> str:
         return "".join(c for c in self.left if c in self.right and c not in self.out)
 
+    def sizes(self, left: Sequence[Any], right: Sequence[Any]) -> dict[str, Any]:
+        """How long each axis is; one of length 1 gives way to the other operand's."""
+        found: dict[str, Any] = {}
+        for letters, shape in ((self.left, left), (self.right, right)):
+            for letter, size in zip(letters, shape, strict=True):
+                if letter not in found or (isinstance(found[letter], int) and found[letter] == 1):
+                    found[letter] = size
+        return found
+
     def features(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
         """What is multiplied with what: (shared axes, summed axis) of both, if nothing else tells labels apart."""
         if len(self.summed) != 1:
             return None
         letters = self.shared + self.summed
         found = _over(left, self.left, letters), _over(right, self.right, letters)
-        return None if found[0] is None or found[1] is None else (found[0], found[1])
+        if found[0] is None or found[1] is None:
+            return None
+        one, other = torch.broadcast_tensors(found[0], found[1])
+        return one, other
 
     def values(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Which weights meet which values: (heads, 1) and (heads, features); heads are all shared axes."""
+        """Which weights (left) meet which values (right): (heads, 1) and (heads, features); heads are shared axes."""
         own = "".join(c for c in self.right if c not in self.left)
         found = _over(weights, self.left, self.shared), _over(values, self.right, self.shared + own)
         if found[0] is None or found[1] is None:
             return None
-        return found[0].reshape(-1, 1), found[1].reshape(found[0].numel(), -1)
+        heads = torch.broadcast_shapes(found[0].shape, found[1].shape[: len(self.shared)])
+        marks, met = found[0].expand(heads), found[1].expand(*heads, *found[1].shape[len(self.shared) :])
+        return marks.reshape(-1, 1), met.reshape(marks.numel(), -1)
 
     def spread(self, labels: Tensor, shape: torch.Size) -> Tensor:
         """Labels over the shared axes spread over the output."""
@@ -95,3 +134,25 @@ def _over(labels: Tensor, letters: str, keep: str) -> Tensor | None:
             return None
         labels, letters = first.squeeze(axis), letters.replace(letter, "")
     return labels.permute([letters.index(c) for c in keep])
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A product as a linear map: the live operand stands on the left of the equation, its weight on the right.
+
+    Axes of length 1 are broadcast, on either side.
+    """
+
+    equation: Equation
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return torch.einsum(self.equation.text, x, weight)
+
+    def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+        left, right, out = self.equation.left, self.equation.right, self.equation.out
+        known = [c for c in left if c in out or c in right]  # an axis that is summed over alone is seen alike
+        back = torch.einsum(f"{out},{right}->{''.join(known)}", y, weight)
+        broadcast = [k for k, c in enumerate(known) if shape[left.index(c)] == 1 != back.shape[k]]
+        if broadcast:
+            back = back.sum(broadcast, keepdim=True)
+        return back[tuple(slice(None) if c in known else None for c in left)].expand(shape)

@@ -16,10 +16,11 @@ from torch.export.graph_signature import InputKind
 
 from backplay.entry import place
 from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError, suggestion
+from backplay.network import operators
 from backplay.network.attention import Attention
 from backplay.network.builder import Builder, Statement
 from backplay.network.layout import FIRST, PLAIN, Layout
-from backplay.network.nodes import Input, Node, Oracle, Ref, Wire, resolve
+from backplay.network.nodes import Halves, Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.precision import FLOATING, SingleScope, as_played, in_single, is_half, precision_of
 from backplay.network.weights import Weights, fingerprints
 
@@ -85,6 +86,7 @@ class Network:
 
         self.nodes = _reachable(builder.nodes, output)
         self.carrying = _carrying(self.nodes, output)
+        self.nodes = _read_once(self.nodes, self.carrying, output)
         _mark_oracles(self.nodes, output)
         _name(self.nodes)
         self.consumers = Counter(dict.fromkeys(self.nodes, 0))
@@ -377,6 +379,14 @@ def _reachable(nodes: list[Node], output: Node) -> list[Node]:
     return [n for n in nodes if n in seen or isinstance(n, Input)]
 
 
+def _read_once(nodes: list[Node], carrying: set[Node], output: Node) -> list[Node]:
+    """A contraction that no mass crosses, such as queries times keys, is computed once."""
+    for node in nodes:
+        if isinstance(node, Halves) and node not in carrying:
+            node.keep(node.inputs[0])
+    return _reachable(nodes, output)
+
+
 def _carrying(nodes: list[Node], output: Node) -> set[Node]:
     """The nodes that mass can reach; each of them must have a kind."""
     carrying: set[Node] = {output}
@@ -397,10 +407,15 @@ def _no_kind(node: Oracle) -> str:
             f"{place(node)} is recurrent: its states gate each other step by step, and no walk follows that."
             f"\n{advice} with convolutions or attention."
         )
-    if node.operator in ("matmul", "bmm", "einsum"):
+    if node.operator in operators.CONTRACTIONS:
         return (
-            f"{place(node)} multiplies two live tensors, neither of which comes out of a softmax.\n"
-            "No game carries mass through such a product: explain the part of the model behind it."
+            f"{place(node)} multiplies values of one sample with those of another, which no game can follow.\n"
+            "Explain the part of the model before it."
+        )
+    if node.operator in operators.CONVOLUTIONS:
+        return (
+            f"{place(node)} convolves with a weight that depends on the input, which no game can follow.\n"
+            f"{advice} as unfold and a product."
         )
     if not node.unsupported or node.operator in ("log_softmax", "_log_softmax"):
         return (

@@ -74,21 +74,6 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Contraction:
-    """A matrix product or einsum with a constant: `equation` takes the live operand first, the weight second."""
-
-    equation: str
-
-    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.einsum(self.equation, x, weight)
-
-    def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
-        operands, out = self.equation.split("->")
-        live, constant = operands.split(",")
-        return torch.einsum(f"{out},{constant}->{live}", y, weight).expand(shape)
-
-
-@dataclass(frozen=True)
 class Averaging:
     """A mix whose weights are equal within each output (pooling, mean, sum): the operator itself is the map.
 

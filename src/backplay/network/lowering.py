@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.network import affine, arithmetic, attention, choice, norms, operators, pooling, statistics
+from backplay.network import affine, arithmetic, attention, choice, norms, operators, pooling, products, statistics
 from backplay.network.builder import LOWERINGS, Builder, Call, flat, lowers
 from backplay.network.nodes import Gate, Node, Oracle, Ref, Wire
 
@@ -18,6 +18,7 @@ FAMILIES = (
     attention,
     norms,
     pooling,
+    products,
     statistics,
 )  # each registers its operators when it is imported
 

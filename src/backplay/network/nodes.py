@@ -164,6 +164,27 @@ class Mix(Affine):
 
 
 @dataclass(eq=False, repr=False)
+class Held(Affine):
+    """A contraction of two live tensors, read as an affine map of one of them: the other is its weight (S17)."""
+
+    told: Node = None  # type: ignore[assignment]  # the factor that is held
+
+
+@dataclass(eq=False, repr=False)
+class Halves(Node):
+    """A contraction of two live tensors that both carry: one half through each way of reading it (S7, S17).
+
+    `args` are its readings, each a `Held` node; where only one of them is left, that one carries all.
+    """
+
+    kind: str = "product"
+
+    def keep(self, *readings: Node) -> None:
+        """Let only these readings stand."""
+        self.args = readings
+
+
+@dataclass(eq=False, repr=False)
 class Diagonal(Node):
     """`y = scale · x + offset` elementwise with constants; `scale` None means 1."""
 

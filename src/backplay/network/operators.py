@@ -73,6 +73,10 @@ CONVOLUTIONS = frozenset(
     "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d _convolution".split()
 )
 
+# products that sum over shared axes
+CONTRACTIONS = frozenset(
+    "linear addmm baddbmm addmv mm matmul bmm mv dot inner linalg_vecdot tensordot bilinear einsum".split()
+)
 
 COMPARISONS = frozenset(
     "gt lt ge le eq ne greater less greater_equal less_equal not_equal logical_not logical_and logical_or logical_xor "

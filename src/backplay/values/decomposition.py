@@ -14,7 +14,7 @@ from backplay.errors import UnsupportedError
 from backplay.kernels.prepared import signed_weight
 from backplay.network import Network, Node
 from backplay.network.mass import Mass
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Deform, Values
 from backplay.values.gates import stopping_slope
 
@@ -101,6 +101,8 @@ def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Acti
             return _affine(node, values, pairs[node.operand])
         case Gate():
             return activation(node, pairs[node.operand], values)
+        case Halves():
+            return _average([pairs[n] for n in node.inputs])
         case Sum():
             left, right = (pairs[n] for n in node.inputs)
             return _Pair(left.plus.plus(right.plus), left.minus.plus(right.minus)).aligned()
@@ -133,6 +135,17 @@ def _affine(node: Affine, values: Values, below: _Pair) -> _Pair:
     positive, negative = weight.clamp(min=0), (-weight).clamp(min=0)
     pair = below.linear(lambda a: node.map.apply(a, positive), lambda a: node.map.apply(a, negative), node)
     return pair if node.bias is None else pair.shifted(node.bias(values))
+
+
+def _average(readings: list[_Pair]) -> _Pair:
+    """Both ways of reading a contraction stand for one half of it (S7)."""
+    if len(readings) == 1:
+        return readings[0]
+    half = -torch.ones_like(readings[0].plus.exponent)
+    first, second = (
+        _Pair(*(Mass(m.value, m.exponent + half, m.layout) for m in (pair.plus, pair.minus))) for pair in readings
+    )
+    return _Pair(first.plus.plus(second.plus), first.minus.plus(second.minus)).aligned()
 
 
 def _scaled(below: _Pair, scale: Tensor, node: Node) -> _Pair:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from backplay.network import Network, Node
-from backplay.network.attention import Attention
 from backplay.network.forms import Form, form_of
 from backplay.network.nodes import Gate, Input
 from backplay.network.weights import Weights
@@ -80,11 +79,11 @@ class Values(Mapping[Any, Any]):
 
     def prepared(self, node: Node, key: Hashable, make: Callable[[], Any]) -> Any:
         """What is derived from a node's weights: made once for each state of the model, if it rests on that alone."""
-        return make() if _fleeting(node) else self.weights.prepared((node, key), make)
+        return make() if node.fleeting else self.weights.prepared((node, key), make)
 
     def latest(self, node: Node, key: Hashable, variant: Hashable, make: Callable[[Any], Any]) -> Any:
         """The same where there are many variants, of which one is kept; `make` is given what it may write over."""
-        return make(None) if _fleeting(node) else self.weights.latest((node, key), variant, make)
+        return make(None) if node.fleeting else self.weights.latest((node, key), variant, make)
 
     @property
     def batch(self) -> int:
@@ -99,8 +98,3 @@ class Values(Mapping[Any, Any]):
         self._scope[node] = None
         if self._observed is not None:
             self._observed.forget(node)
-
-
-def _fleeting(node: Node) -> bool:
-    """Whether a node's weights differ from input to input."""
-    return node.fleeting or isinstance(node, Attention)

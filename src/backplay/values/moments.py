@@ -13,10 +13,9 @@ from torch import Tensor
 from backplay.entry import at
 from backplay.errors import UnsupportedError
 from backplay.network import Node
-from backplay.network.attention import Attention
 from backplay.network.elementwise import replay
 from backplay.network.linear import Averaging
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Values
 from backplay.values.gates import reach
 from backplay.values.normal import density, normal_cdf
@@ -112,6 +111,8 @@ class Moments(Mapping[Any, Moment]):
         match node:
             case Affine():
                 return _through_squares(node, variances[node.operand], values)
+            case Halves():
+                return sum((variances[n] for n in node.inputs[1:]), variances[node.inputs[0]])
             case Sum():
                 left, right = (variances[n] for n in node.inputs)
                 return left + right
@@ -140,8 +141,6 @@ def _through_squares(node: Affine, variance: Tensor, values: Values) -> Tensor:
     """`W²` on variances."""
     if isinstance(node.map, Averaging):
         return node.map.apply(variance, torch.ones(())) * node.map.row_weight(variance)
-    if isinstance(node, Attention):
-        return node.map.apply(variance, node.weight(values).square())
     squares = values.prepared(node, "squares", lambda: node.weight(values).square())
     return node.map.apply(variance, squares)
 

@@ -39,16 +39,15 @@ def _uncertainty(node: Attention, values: Values, moments: Moments, score: str) 
     scores = node.scores
     assert scores is not None
     key, spread = values[scores.key], moments.variance(scores.key)
-    if scores.transposed:
-        key, spread = key.mT, spread.mT
-    if scores.repeats > 1:
-        key, spread = (t.repeat_interleave(scores.repeats, -3) for t in (key, spread))
     if score == "logit":
         query, query_spread = values[scores.query], moments.variance(scores.query)
-        variance = query.square() @ spread.mT + query_spread @ key.square().mT
+        variance = scores.raw(query.square(), spread) + scores.raw(query_spread, key.square())
         return variance.sqrt() * scores.factor(values).abs().to(variance.dtype)
-    deviation = spread.mean(-1).sqrt()
+    # the mean over a key's features, told to every query: its product with queries of equal entries
+    even = torch.ones_like(values[scores.query])
+    features = scores.raw(even, torch.ones_like(key))
+    deviation = (scores.raw(even, spread) / features).sqrt()
     if score == "relative":
-        size = key.square().mean(-1).sqrt()
+        size = (scores.raw(even, key.square()) / features).sqrt()
         deviation = torch.where(size > 0, deviation / size, 0)
-    return deviation[..., None, :]
+    return deviation
