@@ -71,9 +71,8 @@ def _shifted(builder: Builder, call: Call, terms: tuple[Node, Any], factors: tup
     times, value = factors[1], constant(shift)
     node = Diagonal(lambda x, s: torch.add(x, s, alpha=times), (live, shift), operator=call.operator)
     node.operand, node.offset = live, lambda scope: times * value(scope)
-    positive = (isinstance(shift, (int, float)) and shift * times >= 0) or (
-        isinstance(shift, Node) and shift.nonnegative and times >= 0
-    )
+    literal = isinstance(shift, (int, float))
+    positive = shift * times >= 0 if literal else times >= 0 and live.nonnegative and builder.is_nonnegative(shift)
     node.nonnegative = live.nonnegative and positive
     return builder.add(node)
 
@@ -132,9 +131,7 @@ def _scaled(builder: Builder, call: Call, live: Node, factor: Any, divides: bool
     live = builder.expand(live, call.node)
     scaled = Diagonal(torch.div if divides else torch.mul, (live, factor), operator=call.operator)
     scaled.operand, scaled.scale = live, scale
-    scaled.nonnegative = live.nonnegative and (
-        (isinstance(factor, (int, float)) and factor >= 0) or (isinstance(factor, Node) and factor.nonnegative)
-    )
+    scaled.nonnegative = live.nonnegative and builder.is_nonnegative(factor)
     return builder.add(scaled)
 
 
@@ -185,7 +182,7 @@ def composite(builder: Builder, call: Call, operand: Node, factors: tuple[Any, .
     node = Gate(call.function, call.args, operator=call.operator)
     node.operand, node.gate, node.factors = operand, "composite", factors
     builder.add(node)
-    node.nonnegative = all(n.nonnegative for n in node.inputs) or is_nonnegative(node, builder.constants)
+    node.nonnegative = builder.assume(lambda constants: is_nonnegative(node, constants))
     return node
 
 

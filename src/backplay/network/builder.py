@@ -85,6 +85,8 @@ class Builder:
     traced: dict[Node, torch.Size] = field(default_factory=dict[Node, torch.Size])  # symbolic shapes
     given: set[Ref] = field(default_factory=set[Ref])  # references that change from play to play
     constants: Scope = field(default_factory=dict[Any, Any])  # values of constants that are known before a play
+    unlearned: Scope = field(default_factory=dict[Any, Any])  # those among them that no parameter changes
+    assumed: list[Callable[[Scope], bool]] = field(default_factory=list[Callable[[Scope], bool]])  # of constants (S5)
     current: fx.Node | None = None
     prefix: str = ""  # of the names of an inlined sub-graph
 
@@ -160,6 +162,24 @@ class Builder:
 
     def is_empty(self, ref: Ref) -> bool:
         return any(isinstance(s, int) and s == 0 for s in self.meta[ref.name].shape)
+
+    def assume(self, holds: Callable[[Scope], bool]) -> bool:
+        """Whether something holds of the constants that nobody trains; if so it must go on to hold (S5)."""
+        try:
+            found = holds(self.unlearned)
+        except (KeyError, RuntimeError):
+            return False
+        if found:
+            self.assumed.append(holds)
+        return found
+
+    def is_nonnegative(self, value: Any) -> bool:
+        """Whether an operand is nowhere negative: a node by its kind, a constant by its entries (S5)."""
+        if isinstance(value, Node):
+            return value.nonnegative
+        if isinstance(value, Ref):
+            return self.assume(lambda constants: bool((constants[value] >= 0).all()))
+        return isinstance(value, (int, float)) and value >= 0
 
     def numel(self, ref: Ref) -> int | None:
         """How many entries a constant has; None where that depends on the batch."""

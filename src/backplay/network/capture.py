@@ -217,6 +217,7 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
             if user:
                 builder.given.add(builder.values[placeholder])
     builder.constants = Constants(_tensors(program), builder.program)
+    builder.unlearned = Constants(_tensors(program, learned=False), builder.program)
     (results,) = _read_calls(program.graph_module, builder)
     # a program without mutations returns what the model would have changed as well
     kept = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
@@ -227,10 +228,11 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
     return inputs[0], output
 
 
-def _tensors(program: ExportedProgram) -> dict[Ref, Any]:
-    """The model's tensors and the program's own constants, as they are at capture."""
+def _tensors(program: ExportedProgram, learned: bool = True) -> dict[Ref, Any]:
+    """The model's tensors, parameters among them or not, and the program's own constants, as they are at capture."""
     known = {**program.constants, **program.state_dict}
-    specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
+    given = {InputKind.USER_INPUT} if learned else {InputKind.USER_INPUT, InputKind.PARAMETER}
+    specs = [s for s in program.graph_signature.input_specs if s.kind not in given]
     return {
         Ref(s.arg.name): known[str(s.target)].detach() for s in specs if isinstance(known.get(str(s.target)), Tensor)
     }

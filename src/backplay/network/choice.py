@@ -9,7 +9,7 @@ import torch
 from backplay.network.arithmetic import composite
 from backplay.network.builder import Builder, Call
 from backplay.network.elementwise import common_ancestor
-from backplay.network.nodes import Gate, Node, Oracle, Ref, Select
+from backplay.network.nodes import Gate, Node, Oracle, Select
 
 
 def choose(builder: Builder, call: Call) -> Node | None:
@@ -27,7 +27,7 @@ def choose(builder: Builder, call: Call) -> Node | None:
     sides = [builder.expand(a, call.node) if isinstance(a, Node) else a for a in (chosen, other)]
     node = Select(_where, (mask, *sides), operator=call.operator)
     node.mask, node.sides = mask, (sides[0], sides[1])
-    node.nonnegative = all(_is_nonnegative(builder, side) for side in sides)
+    node.nonnegative = all(builder.is_nonnegative(side) for side in sides)
     return builder.add(node)
 
 
@@ -37,27 +37,13 @@ def _where(mask: torch.Tensor, chosen: Any, other: Any) -> torch.Tensor:
     return torch.where(mask, *sides)
 
 
-def _is_nonnegative(builder: Builder, side: Any) -> bool:
-    return side.nonnegative if isinstance(side, Node) else is_floor(builder, side)
-
-
-def is_floor(builder: Builder, bound: Any) -> bool:
-    """Whether a constant is nowhere negative."""
-    if isinstance(bound, Ref):
-        try:
-            bound = builder.constants[bound]
-        except KeyError:
-            return False
-    return bound is not None and bool((torch.as_tensor(bound) >= 0).all())
-
-
 def bound(builder: Builder, call: Call, live: Node, limit: Any, above: bool) -> Node:
     """The maximum or minimum of a tensor and a constant is a gate (S3a)."""
     live = builder.expand(live, call.node)
     function = torch.minimum if above else torch.maximum
     node = Gate(lambda x, c: function(x, torch.as_tensor(c).to(x)), (live, limit), operator=call.operator)
     node.operand, node.gate, node.options = live, "clamp", {"max" if above else "min": limit}
-    node.nonnegative = live.nonnegative and is_floor(builder, limit) if above else is_floor(builder, limit)
+    node.nonnegative = (live.nonnegative or not above) and builder.is_nonnegative(limit)
     return builder.add(node)
 
 

@@ -18,7 +18,7 @@ from backplay.entry import place
 from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError, suggestion
 from backplay.network import operators
 from backplay.network.attention import Attention
-from backplay.network.builder import Builder, Statement
+from backplay.network.builder import Builder, Constants, Statement
 from backplay.network.layout import FIRST, PLAIN, Layout
 from backplay.network.nodes import Halves, Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.precision import FLOATING, SingleScope, as_played, in_single, is_half, precision_of
@@ -74,7 +74,7 @@ class Network:
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
         self._lifted = dict(program.constants)
         self._holds_half = _holds_half(program)
-        self.program, self._sizes = builder.program, builder.sizes
+        self.program, self._sizes, self._assumed = builder.program, builder.sizes, builder.assumed
         self._size_cache: dict[int, dict[Any, Any]] = {}
         self.key = 0 if 0 in example else next(k for k, v in example.items() if _floating(v))
         self._example = {k: v for k, v in example.items() if k != self.key}
@@ -154,8 +154,19 @@ class Network:
         prints = fingerprints(tensors)
         with self._lock:
             if self._weights is None or not self._weights.fresh(prints):
-                self._weights = Weights(prints, self._static(tensors))
+                constants = self._static(tensors)
+                self._check_assumed(constants)
+                self._weights = Weights(prints, constants)
             return self._weights
+
+    def _check_assumed(self, constants: dict[Any, Any]) -> None:
+        """What was non-negative when the network was captured must still be (S5)."""
+        known = Constants(constants, self.program)
+        if not all(holds(known) for holds in self._assumed):
+            raise CaptureError(
+                "the model has changed: a constant that was nowhere negative when it was captured is negative now; "
+                "capture it again, with bp.capture or a new game."
+            )
 
     @contextmanager
     def settled(self) -> Generator[None]:

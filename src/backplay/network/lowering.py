@@ -48,7 +48,7 @@ def gate(builder: Builder, call: Call) -> Node | None:
     if call.operator == "relu6":
         node.options = {"min_val": 0.0, "max_val": 6.0}
     floor = node.options.get("min_val", node.options.get("min"))
-    node.nonnegative = call.operator in operators.NONNEGATIVE_OPERATORS or choice.is_floor(builder, floor)
+    node.nonnegative = call.operator in operators.NONNEGATIVE_OPERATORS or builder.is_nonnegative(floor)
     return builder.add(node)
 
 

@@ -1,0 +1,352 @@
+"""S3a-S3d: one function has one map, however it is spelled."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import backplay as bp
+from closeness import assert_near
+
+F64 = torch.float64
+
+
+class Between(nn.Module):
+    """`f(h, k)` of two linear layers on one input, behind it a third one."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.h, self.k, self.out = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 5)
+        self.function = function
+
+    def forward(self, x):
+        return self.out(self.function(self.h(x), self.k(x)))
+
+
+def between(function):
+    torch.manual_seed(3)
+    return Between(function).double().eval()
+
+
+def inputs():
+    return torch.randn(4, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
+
+
+def gradient(model, x, target):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(model(x)[:, target].sum(), x)[0]
+
+
+def both_maps(function, **modes):
+    """The map of each game, both healthy."""
+    model, x = between(function), inputs()
+    plays = bp.StoppingGame(model).play(x, 2), bp.RoutingGame(model, **modes).play(x, 2)
+    for play in plays:
+        assert play.health().ok and play.health().mass_error < 1e-12, play.health()
+    return [play.attribution() for play in plays], [play.marginal("input") for play in plays]
+
+
+def gpt2(h):
+    return 0.5 * h * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (h + 0.044715 * torch.pow(h, 3.0))))
+
+
+SPELLINGS = {
+    "relu6": (lambda h, _: nn.ReLU6()(h), lambda h, _: F.relu6(h), lambda h, _: h.clamp(0, 6)),
+    "relu": (
+        lambda h, _: F.relu(h),
+        lambda h, _: torch.maximum(h, torch.zeros(())),
+        lambda h, _: torch.where(h > 0, h, 0.0),
+        lambda h, _: h * (h > 0),
+        lambda h, _: h.clamp(min=0),
+        lambda h, _: h.clip(0),
+        lambda h, _: h.masked_fill(h < 0, 0.0),
+    ),
+    "silu": (
+        lambda h, _: F.silu(h),
+        lambda h, _: h * torch.sigmoid(h),
+        lambda h, _: torch.sigmoid(h) * h,
+        lambda h, _: h / (1 + torch.exp(-h)),
+        lambda h, _: h * (1 / (1 + torch.exp(-h))),
+    ),
+    "hardswish": (
+        lambda h, _: F.hardswish(h),
+        lambda h, _: h * F.relu6(h + 3) / 6,
+        lambda h, _: F.relu6(h + 3) / 6 * h,
+        lambda h, _: h / 6 * F.relu6(h + 3),
+        lambda h, _: h * F.hardsigmoid(h),
+        lambda h, _: h * (h + 3).clamp(0, 6) / 6,
+    ),
+    "gelu": (lambda h, _: F.gelu(h), lambda h, _: h * 0.5 * (1 + torch.erf(h / math.sqrt(2)))),
+    "gelu tanh": (lambda h, _: F.gelu(h, approximate="tanh"), lambda h, _: gpt2(h)),
+    "mish": (lambda h, _: F.mish(h), lambda h, _: h * torch.tanh(F.softplus(h))),
+    "leaky relu": (lambda h, _: F.leaky_relu(h, 0.1), lambda h, _: torch.where(h > 0, h, 0.1 * h)),
+    "twice silu": (
+        lambda h, _: 2 * F.silu(h),
+        lambda h, _: 2 * h * torch.sigmoid(h),
+        lambda h, _: h * torch.sigmoid(h) * 2,
+    ),
+    "minus silu": (
+        lambda h, _: -F.silu(h),
+        lambda h, _: -(h * torch.sigmoid(h)),
+        lambda h, _: h * torch.sigmoid(h) * -1.0,
+    ),
+    "square": (lambda h, _: h**2, lambda h, _: h * h, lambda h, _: torch.square(h)),
+    "square of relu": (lambda h, _: F.relu(h) ** 2, lambda h, _: (lambda r: r * r)(F.relu(h))),
+    "softsign": (lambda h, _: F.softsign(h), lambda h, _: h / (1 + h.abs())),
+    "sigmoid factor": (
+        lambda h, k: h * torch.sigmoid(k),
+        lambda h, k: h * (0.5 * torch.tanh(k / 2) + 0.5),
+        lambda h, k: h * (1 / (1 + torch.exp(-k))),
+    ),
+    "hardsigmoid factor": (lambda h, k: h * F.hardsigmoid(k), lambda h, k: h * (F.relu6(k + 3) / 6)),
+    "silu factor": (lambda h, k: h * F.silu(k), lambda h, k: h * (k * torch.sigmoid(k))),
+    "layer norm": (
+        lambda h, _: F.layer_norm(h, (8,), eps=1e-3),
+        lambda h, _: (h - h.mean(1, keepdim=True)) / torch.sqrt(h.var(1, keepdim=True, correction=0) + 1e-3),
+        lambda h, _: (lambda d: d * torch.rsqrt((d**2).mean(1, keepdim=True) + 1e-3))(h - h.mean(1, keepdim=True)),
+        lambda h, _: (lambda m, r: h * r - m * r)(
+            h.mean(-1, keepdim=True), torch.rsqrt(h.var(-1, keepdim=True, unbiased=False) + 1e-3)
+        ),
+    ),
+    "rms norm": (
+        lambda h, _: F.rms_norm(h, (8,), eps=1e-3),
+        lambda h, _: h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-3),
+        lambda h, _: h / torch.sqrt((h * h).mean(-1, keepdim=True) + 1e-3),
+    ),
+    "l2 norm": (
+        lambda h, _: h / h.norm(dim=-1, keepdim=True),
+        lambda h, _: h / (h * h).sum(-1, keepdim=True).sqrt(),
+        lambda h, _: h / torch.linalg.vector_norm(h, dim=-1, keepdim=True),
+    ),
+    "softmax factor": (
+        lambda h, k: h * torch.softmax(k, -1),
+        lambda h, k: h * (k.exp() / k.exp().sum(-1, keepdim=True)),
+        lambda h, k: h * (lambda e: e / e.sum(-1, keepdim=True))(torch.exp(k - k.amax(-1, keepdim=True))),
+        lambda h, k: h * torch.log_softmax(k, -1).exp(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("modes", [{}, {"tau": 0.5, "epsilon": 0.1}], ids=["anchor", "tempered"])
+def test_spellings(name, modes):
+    """Every spelling of a function has the map and the walk of its first one."""
+    plain, *others = SPELLINGS[name]
+    maps, walks = both_maps(plain, **modes)
+    assert all(map_.abs().max() > 1e-6 for map_ in maps)
+    for spelled in others:
+        found, walked = both_maps(spelled, **modes)
+        for mine, its in zip(found + walked, maps + walks, strict=True):
+            assert_near(mine, its, 1e-9)
+
+
+EXACT = {
+    "softplus with a threshold": lambda h, _: F.softplus(h, threshold=0.5),
+    "two carrying factors": lambda h, k: h * k,
+    "cube": lambda h, _: h * h * h,
+    "signed square": lambda h, _: h * h.abs(),
+    "z tanh z": lambda h, _: h * torch.tanh(h),
+    "spelled-out tanh": lambda h, _: (h.exp() - (-h).exp()) / (h.exp() + (-h).exp()),
+    "reciprocal": lambda h, _: 1 / (h * h + 1),
+    "exponent": lambda h, _: 2.0**h,
+    "duelling head": lambda h, k: h + k - k.mean(1, keepdim=True),
+    "broadcast sum": lambda h, k: k + h.sum(1, keepdim=True),
+    "mean taken off": lambda h, _: h - h.mean(1, keepdim=True),
+    "deviation added": lambda h, _: h + h.std(1, keepdim=True),
+    "variance added": lambda h, k: k + h.var(1, keepdim=True),
+    "norm added": lambda h, k: k + h.norm(dim=1, keepdim=True),
+    "largest magnitude added": lambda h, k: k + torch.linalg.vector_norm(h, math.inf, 1, keepdim=True),
+    "other side": lambda h, k: torch.where(k > 0, h, 0.1 * h),
+    "masked": lambda h, k: h.masked_fill(k < 0, 0.5),
+    "clamped by a live bound": lambda h, k: torch.clamp(h, min=k),
+    "clamped": lambda h, _: h.clip(-0.3, 0.4),
+    "step factor": lambda h, k: h * (k > 0).to(h.dtype),
+    "rounded": lambda h, k: h + torch.round(k),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_is_the_gradient(name):
+    """S9 where nothing is detached: the difference of the Stopping Game is the gradient, and the walk is whole."""
+    model, x = between(EXACT[name]), inputs()
+    play = bp.StoppingGame(model).play(x, 2)
+    assert_near(play.attribution(), gradient(model, x, 2))
+    for each in (play, bp.RoutingGame(model).play(x, 2)):
+        assert each.health().ok and each.health().mass_error < 1e-12, each.health()
+        assert bp.hellinger(each, each.game.play(x.flip(0), 2)).distance.isfinite().all()
+
+
+HELD = {
+    "quick GELU": (lambda h, _: h * torch.sigmoid(1.702 * h), lambda h, _: h * torch.sigmoid(1.702 * h).detach()),
+    "folded": (
+        lambda h, _: h * (3 * torch.tanh(h) ** 2) / 3,
+        lambda h, _: h * (torch.tanh(h) ** 2).detach(),
+    ),
+    "half": (lambda h, _: h * (0.5 * torch.sigmoid(h)), lambda h, _: h * (0.5 * torch.sigmoid(h)).detach()),
+    "mean for two": (
+        lambda h, k: (lambda d: d / d.norm(dim=1, keepdim=True) + k * d)(h - h.mean(1, keepdim=True)),
+        lambda h, k: (
+            (h - h.mean(1, keepdim=True).detach()) / (h - h.mean(1, keepdim=True)).norm(dim=1, keepdim=True).detach()
+            + k * (h - h.mean(1, keepdim=True))
+        ),
+    ),
+    "divisor": (lambda h, k: h / (k * k + 1), lambda h, k: h / (k * k + 1).detach()),
+    "detached and added": (lambda h, k: h + k.detach(), lambda h, k: h + k.detach()),
+    "detached factor": (lambda h, k: h * k.detach(), lambda h, k: h * k.detach()),
+    "detached part": (
+        lambda h, k: torch.cat([h[:, :5], k[:, 5:].detach()], 1),
+        lambda h, k: torch.cat([h[:, :5], k[:, 5:].detach()], 1),
+    ),
+    "detached rival": (lambda h, k: torch.maximum(h, k.detach()), lambda h, k: torch.maximum(h, k.detach())),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_held(name):
+    """S3a-S3d: the difference is the gradient of the network in which exactly this is held fixed."""
+    function, twin = HELD[name]
+    model, x = between(function), inputs()
+    play = bp.StoppingGame(model).play(x, 2)
+    assert_near(play.attribution(), gradient(between(twin), x, 2))
+    for each in (play, bp.RoutingGame(model).play(x, 2)):
+        assert each.health().ok and each.health().mass_error < 1e-12, each.health()
+
+
+@pytest.mark.parametrize("name", ["detached part", "detached rival", "masked"])
+def test_constant_ends(name):
+    """S3d, S26: where a wire, a maximum or a mask leads to a constant, the walk ends there; sampling agrees."""
+    model, x = between((HELD | {"masked": (EXACT["masked"],)})[name][0]), inputs()
+    play = bp.StoppingGame(model).play(x, 2)
+    assert (play.constant > 0.01).all()
+    walks = play.sample(4000)
+    assert_near((walks.ends == -2).double().mean(1), play.constant, 0.1)
+    assert (walks.check("input") > 1e-4).all()
+
+
+def hidden(a, c, model, x, target):
+    """αβ-LRP (α = 2, β = 1, ε = 0.5) of one hidden layer with values `a` and openings `c`, in dense matrices."""
+
+    def split(value, weight, relevance):
+        parts = value[:, None, :] * weight[None]  # (B, out, in)
+        up, down = parts.clamp(min=0), (-parts).clamp(min=0)
+        share = 2 * up / (up.sum(2, keepdim=True) + 0.5) - down / (down.sum(2, keepdim=True) + 0.5)
+        return (share * relevance[:, :, None]).sum(1)
+
+    with torch.no_grad():
+        logits = model.out(a)
+        root = torch.zeros_like(logits)
+        root[:, target] = logits[:, target]
+        return split(x, model.h.weight, c * split(a, model.out.weight, root))
+
+
+OPENINGS = {
+    "z tanh z": (lambda h, _: h * torch.tanh(h), lambda h: torch.ones_like(h)),
+    "signed square": (lambda h, _: h * h.abs(), lambda h: torch.ones_like(h)),
+    "quick GELU": (lambda h, _: h * torch.sigmoid(1.702 * h), lambda h: torch.sigmoid(1.702 * h)),
+    "shut at 0": (lambda h, _: h * h.clamp(0, 2), lambda h: (h > 0).to(h.dtype)),
+    "softsign": (lambda h, _: F.softsign(h), lambda h: torch.ones_like(h)),
+    "leaky": (lambda h, _: torch.where(h > 0, h, 0.25 * h), lambda h: torch.where(h > 0, 1.0, 0.25)),
+}
+
+
+@pytest.mark.parametrize("name", OPENINGS)
+def test_openings(name):
+    """S8: what a gate lets through in the Routing Game, against dense matrices."""
+    function, opening = OPENINGS[name]
+    model, x = between(function), inputs()
+    with torch.no_grad():
+        h = model.h(x)
+        expected = hidden(function(h, None), opening(h), model, x, 1)
+    assert_near(bp.RoutingGame(model).attribute(x, 1), expected)
+
+
+class Swish(nn.Module):
+    """A factor of `z` with constants that may be learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.h, self.out = nn.Linear(6, 8), nn.Linear(8, 5)
+        self.steep, self.size = nn.Parameter(torch.ones(())), nn.Parameter(torch.full((), 0.5))
+
+    def forward(self, x):
+        h = self.h(x)
+        return self.out(h * (self.size * torch.sigmoid(self.steep * h)))
+
+
+@pytest.mark.parametrize("steep, size", [(2.0, 0.5), (1.0, 1.0), (1.0, 3.0), (1.0, -0.5), (0.0, 1.0)])
+def test_decided_again(steep, size):
+    """S3a: what a spelled-out gate is follows its constants, also after they have changed."""
+    model, x = Swish().double().eval(), inputs()
+    games = bp.StoppingGame(model), bp.RoutingGame(model)
+    for game in games:
+        game.attribute(x, 0)
+    with torch.no_grad():
+        model.steep.fill_(steep)
+        model.size.fill_(size)
+    for game in games:
+        assert_near(game.attribute(x, 0), type(game)(model).attribute(x, 0))
+
+
+class HandMade(nn.Module):
+    """Attention whose softmax may be spelled out."""
+
+    def __init__(self, softmax):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(6, 6) for _ in range(4))
+        self.softmax = softmax
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT / math.sqrt(6)
+        return self.out(self.softmax(scores) @ self.v(x)).mean(1)
+
+
+def stable(s):
+    e = torch.exp(s - s.max(-1, keepdim=True).values)
+    return e / e.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "spelled", [stable, lambda s: s.exp() / s.exp().sum(-1, keepdim=True)], ids=["stable", "plain"]
+)
+def test_softmax_by_hand(spelled):
+    """S3b: `exp(x − c) / Σ exp(x − c)` is the oracle's softmax, in every mode of attention."""
+    x = torch.randn(2, 5, 6, dtype=F64)
+    maps = []
+    for softmax in (lambda s: torch.softmax(s, -1), spelled):
+        torch.manual_seed(5)
+        model = HandMade(softmax).double().eval()
+        games = (
+            bp.StoppingGame(model),
+            bp.RoutingGame(model, tau=0.7),
+            bp.RoutingGame(model, attention_risk=-1.0, input_variance=0.1),
+        )
+        maps.append([game.attribute(x, 1) for game in games])
+    for plain, found in zip(*maps, strict=True):
+        assert_near(found, plain, 1e-9)
+
+
+class Scaled(nn.Module):
+    """Non-negative values times a constant, pooled: one stream only while the constant is not negative."""
+
+    def __init__(self):
+        super().__init__()
+        self.h, self.out = nn.Linear(6, 8), nn.Linear(4, 5)
+        self.register_buffer("size", torch.rand(8))
+
+    def forward(self, x):
+        return self.out(F.avg_pool1d((F.relu(self.h(x)) * self.size)[:, None], 2)[:, 0])
+
+
+def test_nonnegative_constants():
+    """S5: a diagonal ≥ 0 keeps values non-negative; a constant that turns negative asks for a new capture."""
+    model, x = Scaled().double().eval(), inputs()
+    game = bp.RoutingGame(model)
+    play = game.play(x, 0)
+    assert next(n for n in play.network.nodes if n.kind == "mix").operand.nonnegative
+    with torch.no_grad():
+        model.size.neg_()
+    with pytest.raises(bp.BackplayError, match="capture it again"):
+        game.play(x, 0)
+    assert bp.RoutingGame(model).play(x, 0).health().ok
