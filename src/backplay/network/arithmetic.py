@@ -37,13 +37,13 @@ def addition(builder: Builder, call: Call) -> Node | None:
     alpha = call.get("alpha", 1)
     if call.operator == "rsub":
         left, right = right, left
-    factors = 1, (1 if call.operator == "add" else -1) * alpha
+    times = (1 if call.operator == "add" else -1) * alpha
     if isinstance(left, Node) and isinstance(right, Node) and left.carries == right.carries:
-        return _sum(builder, call, left, builder.scaled(builder.expand(right, call.node), factors[1]))
+        return _sum(builder, call, left, builder.scaled(builder.expand(right, call.node), times))
     # adding a constant or a detached value is a bias (S2, S3d)
     if is_live(left) or not isinstance(right, Node):
-        return _shifted(builder, call, (left, right), factors)
-    return _shifted(builder, call, (right, left), factors[::-1])
+        return _shifted(builder, call, (left, right), (1, times))
+    return _shifted(builder, call, (right, left), (times, 1))
 
 
 def _sum(builder: Builder, call: Call, left: Node, right: Node) -> Node:

@@ -233,9 +233,8 @@ def _tensors(program: ExportedProgram, learned: bool = True) -> dict[Ref, Any]:
     known = {**program.constants, **program.state_dict}
     given = {InputKind.USER_INPUT} if learned else {InputKind.USER_INPUT, InputKind.PARAMETER}
     specs = [s for s in program.graph_signature.input_specs if s.kind not in given]
-    return {
-        Ref(s.arg.name): known[str(s.target)].detach() for s in specs if isinstance(known.get(str(s.target)), Tensor)
-    }
+    found = {Ref(s.arg.name): known.get(str(s.target)) for s in specs}
+    return {ref: value.detach() for ref, value in found.items() if isinstance(value, Tensor)}
 
 
 def _no_function(*args: Any) -> Any:
