@@ -106,6 +106,9 @@ SPELLINGS = {
         lambda h, _: F.layer_norm(h, (8,), eps=1e-3),
         lambda h, _: (h - h.mean(1, keepdim=True)) / torch.sqrt(h.var(1, keepdim=True, correction=0) + 1e-3),
         lambda h, _: (lambda d: d * torch.rsqrt((d**2).mean(1, keepdim=True) + 1e-3))(h - h.mean(1, keepdim=True)),
+        lambda h, _: (
+            (h - h.mean(1, keepdim=True)) * (torch.ones(8) * torch.rsqrt(h.var(1, keepdim=True, correction=0) + 1e-3))
+        ),
         lambda h, _: (lambda m, r: h * r - m * r)(
             h.mean(-1, keepdim=True), torch.rsqrt(h.var(-1, keepdim=True, unbiased=False) + 1e-3)
         ),

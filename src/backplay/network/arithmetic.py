@@ -214,10 +214,18 @@ def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | N
     """Position of a factor that is a statistic and is broadcast against the values (S3b)."""
     shape = list(call.node.meta["val"].shape)
     for k, (node, other) in enumerate(((left, right), (right, left))):
-        broadcast = list(builder.traced[unexpanded(node)]) != shape and list(builder.traced[other]) == shape
-        if broadcast and is_statistic(node) and not is_statistic(other):
+        if list(builder.traced[other]) != shape or is_statistic(other) or not is_statistic(node):
+            continue
+        if _is_broadcast(builder, node, shape):
             return k
     return None
+
+
+def _is_broadcast(builder: Builder, statistic: Node, shape: list[Any]) -> bool:
+    """Whether a statistic is smaller than what it stands beside, somewhere on its way from the reduction."""
+    if list(builder.traced[statistic]) != shape:
+        return True
+    return not isinstance(statistic, Mix) and any(_is_broadcast(builder, n, shape) for n in statistic.inputs)
 
 
 def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool) -> Node:
@@ -231,7 +239,7 @@ def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], n
     node.scale = (lambda scope: 1 / scope[statistic]) if divides else (lambda scope: scope[statistic])
     node.nonnegative = statistic.nonnegative and operand.nonnegative
     if growth(statistic) == (1 if divides else -1):
-        _match_moments(builder, node, statistic)
+        _match_moments(builder, node, statistic, divides)
     return builder.add(node)
 
 
@@ -276,19 +284,27 @@ def _replaced(tree: Any, old: Node, new: Node) -> Any:
     return new if tree is old else tree
 
 
-def _match_moments(builder: Builder, node: Norm, statistic: Node) -> None:
+def _keeps_deviation(node: Wire | Diagonal) -> bool:
+    """Whether a step on the way from the deviation to the factor broadcasts it, or applies the norm's gain to it."""
+    return node.operator == "expand" if isinstance(node, Wire) else node.offset is None and len(node.inputs) == 1
+
+
+def _match_moments(builder: Builder, node: Norm, statistic: Node, divides: bool) -> None:
     """A spelled-out norm: its scale is an inverse deviation, so its moments can be matched (S22)."""
-    narrow = unexpanded(statistic)
+    narrow = statistic
+    while isinstance(narrow, (Wire, Diagonal)) and _keeps_deviation(narrow):
+        narrow = narrow.carriers[0]
     wide, shape = list(builder.traced[node.operand]), list(builder.traced[narrow])
     shape = [1] * (len(wide) - len(shape)) + shape
     dims = tuple(d for d, (w, s) in enumerate(zip(wide, shape, strict=True)) if w != s)
     if not dims:
         return
-    operand, scale, summed = node.operand, node.scale, sums_up(narrow)
+    operand, summed = node.operand, sums_up(narrow)
     node.average = lambda v: v.mean(dims, keepdim=True)
 
     def spread(scope: Scope) -> Tensor:
-        found = scale(scope).to(scope[operand].dtype).square().reciprocal()
+        found = scope[narrow].to(scope[operand].dtype).square()
+        found = found if divides else found.reciprocal()
         return found / math.prod(scope[operand].shape[d] for d in dims) if summed else found
 
     node.spread = spread
