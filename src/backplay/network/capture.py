@@ -21,6 +21,7 @@ from backplay.entry import at, entry
 from backplay.errors import CaptureError, InputError, first_line
 from backplay.network import operators
 from backplay.network.builder import Builder, Constants, functional
+from backplay.network.compared import check_sound
 from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
 from backplay.network.model import Model, read_model
@@ -42,8 +43,15 @@ def capture(model: Model, example: Example) -> Network:
     keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
     key = input_key(keywords)
     keywords[key] = as_played(keywords[key], precision_of(module.parameters(), keywords[key].dtype))
-    with EXPORTING, _tidied():
-        return _follow(module, keywords)
+    with EXPORTING, _tidied(), torch.random.fork_rng(_devices(module)):
+        network = _follow(module, keywords)
+        check_sound(network, keywords)
+        return network
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    """The devices, other than the processor, whose random numbers a model may draw."""
+    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
 @contextmanager

@@ -44,6 +44,21 @@ def evaluation(model: nn.Module) -> Generator[None]:
             m.training = True
 
 
+@contextmanager
+def _as_they_are(model: nn.Module, buffers: list[str]) -> Generator[None]:
+    """Buffers that the forward pass changes stand aside: it changes copies of them."""
+    found = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in buffers]
+    before = [(owner, leaf, owner._buffers[leaf]) for owner, leaf in found if owner._buffers.get(leaf) is not None]
+    try:
+        for owner, leaf, value in before:
+            assert value is not None
+            owner._buffers[leaf] = value.detach().clone()
+        yield
+    finally:
+        for owner, leaf, value in before:
+            owner._buffers[leaf] = value
+
+
 def logits_of(out: Any) -> Tensor:
     """The output tensor, or `.logits`, or the first tensor."""
     if isinstance(out, Mapping) and "logits" in out:
@@ -74,6 +89,7 @@ class Network:
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
         self._lifted = dict(program.constants)
         self._holds_half = _holds_half(program)
+        self.changing = [_own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
         self.program, self._sizes, self._assumed = builder.program, builder.sizes, builder.assumed
         self._size_cache: dict[int, dict[Any, Any]] = {}
         self.key = 0 if 0 in example else next(k for k, v in example.items() if _floating(v))
@@ -85,13 +101,13 @@ class Network:
         self._lock, self._settled = threading.RLock(), threading.local()
 
         self.nodes = _reachable(builder.nodes, output)
-        self.carrying = _carrying(self.nodes, output)
+        self.carrying = _carrying(self.nodes, output, builder)
         self.nodes = _read_once(self.nodes, self.carrying, output)
         _mark_oracles(self.nodes, output)
         _name(self.nodes)
         self.consumers = Counter(dict.fromkeys(self.nodes, 0))
         self.consumers.update(operand for node in self.nodes for operand in node.inputs)
-        self._trace(example, builder)
+        self.example_logits = self._trace(example, builder)
 
     def __repr__(self) -> str:
         kinds = sorted({n.kind for n in self.nodes})
@@ -255,8 +271,8 @@ class Network:
             return MANY
         return min(max(_LARGE // (x.element_size() * self._largest), 1), MANY)
 
-    def _trace(self, example: dict[Any, Any], builder: Builder) -> None:
-        """Run the example once: concrete shapes, where the samples lie in each tensor, and how large one can be."""
+    def _trace(self, example: dict[Any, Any], builder: Builder) -> Tensor:
+        """Run the example once: concrete shapes, where the samples lie in each tensor, how large one can be; logits."""
         self._largest = 1  # elements of a sample
         with torch.inference_mode(False), torch.no_grad():
             scope = self.scope(example, self.weights())
@@ -274,11 +290,12 @@ class Network:
                     waiting[operand] -= 1
                     if waiting[operand] == 0:
                         scope[operand] = None
+            return scope[self.output]
 
     def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
         """What the model itself computes, in eval mode; half precision is evaluated in float32 (S38)."""
         args = [v for k, v in inputs.items() if isinstance(k, int)]
-        with EXPORTING, evaluation(self.model), in_single(self._is_half()):
+        with EXPORTING, evaluation(self.model), in_single(self._is_half()), _as_they_are(self.model, self.changing):
             out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
         return logits_of(out)
 
@@ -398,21 +415,23 @@ def _read_once(nodes: list[Node], carrying: set[Node], output: Node) -> list[Nod
     return _reachable(nodes, output)
 
 
-def _carrying(nodes: list[Node], output: Node) -> set[Node]:
+def _carrying(nodes: list[Node], output: Node, builder: Builder) -> set[Node]:
     """The nodes that mass can reach; each of them must have a kind."""
     carrying: set[Node] = {output}
     for node in reversed(nodes):
         if node not in carrying:
             continue
         if isinstance(node, Oracle):
-            raise CaptureError(_no_kind(node))
+            raise CaptureError(_no_kind(node, builder))
         carrying.update(node.carriers)
     return carrying
 
 
-def _no_kind(node: Oracle) -> str:
+def _no_kind(node: Oracle, builder: Builder) -> str:
     """What stands in the way, where, and what to do, in two lines."""
     advice = "Explain the part of the model behind it, or rewrite that module"
+    if all(isinstance(size, int) for size in builder.traced[node]) and node.operator not in operators.RANDOM:
+        return f"{place(node)} mixes the samples of a batch, which no game can follow.\n{advice} sample by sample."
     if node.operator.startswith(("lstm", "gru", "rnn_", "_thnn", "quantized_")):
         return (
             f"{place(node)} is recurrent: its states gate each other step by step, and no walk follows that."
@@ -428,14 +447,29 @@ def _no_kind(node: Oracle) -> str:
             f"{place(node)} convolves with a weight that depends on the input, which no game can follow.\n"
             f"{advice} as unfold and a product."
         )
-    if not node.unsupported or node.operator in ("log_softmax", "_log_softmax"):
+    if node.operator in operators.RANDOM or node.operator in operators.DROPOUTS:
+        return random_forward(place(node))
+    if "softmax" in node.operator:
         return (
             f"the walk would have to cross {place(node)}, which only gives weights to other values.\n"
             "Explain the logits before the softmax."
         )
+    if not node.unsupported:
+        return (
+            f"the walk would have to cross {place(node)}, which has no slope: it rounds, compares, or is detached.\n"
+            f"{advice} without it."
+        )
     return (
         f"{place(node)} has no kind in the game.\n{advice} with linear maps, activations, norms, pooling, attention, "
         "reshaping and arithmetic."
+    )
+
+
+def random_forward(where: str) -> str:
+    """Two runs of such a model differ, and so would two maps."""
+    return (
+        f"{where} draws random numbers in eval mode, so that two runs of the model differ.\n"
+        "Switch that off (dropout with training=self.training, no noise) and capture again."
     )
 
 

@@ -8,8 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backplay.entry import place
+from backplay.errors import CaptureError
 from backplay.network import affine, arithmetic, attention, choice, norms, operators, pooling, products, statistics
 from backplay.network.builder import LOWERINGS, Builder, Call, flat, lowers
+from backplay.network.graph import random_forward
 from backplay.network.nodes import Gate, Node, Oracle, Ref, Wire
 
 FAMILIES = (
@@ -52,8 +55,18 @@ def gate(builder: Builder, call: Call) -> Node | None:
     return builder.add(node)
 
 
+def _is_whole(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(v, Tensor) and not v.is_floating_point() for v in values)
+
+
 @lowers(*operators.WIRES)
 def wire(builder: Builder, call: Call) -> Node:
+    read = [n.meta["val"] for n in call.node.all_input_nodes if isinstance(builder.values.get(n), Node)]
+    if call.operator == "detach" or any(_is_whole(values) for values in ([call.node.meta["val"]], read)):
+        # out of the gradient, a whole number, or chosen by one: the walk is told it and does not come here (S3d)
+        return builder.add(Oracle(call.function, call.args, operator=call.operator))
+    if call.operator in operators.DROPOUTS and call.get("train", call.get("training", False)):
+        raise CaptureError(random_forward(place(builder.spot(call.node))))
     tensors = [a for a in flat(call.args) if isinstance(a, (Node, Ref))]
     live = [a for a in tensors if isinstance(a, Node)]
     # an empty constant, such as a fresh cache in front of keys and values, adds no element

@@ -28,6 +28,13 @@ GATES = {
     "other",
 )
 
+DROPOUTS = frozenset({"dropout", "alpha_dropout", "feature_dropout", "native_dropout", "feature_alpha_dropout"})
+# what draws random numbers
+RANDOM = frozenset(
+    "rand rand_like randn randn_like randint randint_like bernoulli multinomial normal uniform exponential cauchy "
+    "geometric log_normal poisson random rrelu_with_noise".split()
+)
+
 # gates whose output a product treats as a detached factor (S17)
 FACTOR_GATES = frozenset({"sigmoid", "hardsigmoid", "silu", "gelu"})
 
