@@ -353,3 +353,24 @@ def test_nonnegative_constants():
     with pytest.raises(bp.BackplayError, match="capture it again"):
         game.play(x, 0)
     assert bp.RoutingGame(model).play(x, 0).health().ok
+
+
+MODES = [
+    (bp.RoutingGame, {"risk": -1.0, "input_variance": 0.3}),
+    (bp.RoutingGame, {"entropy_bias": 0.3, "gate": "noisy"}),
+    (bp.RoutingGame, {"tau": 0.5, "tau_forward": True}),
+    (bp.RoutingGame, {"risk": -0.5, "input_variance": 0.3, "risk_forward": True}),
+    (bp.StoppingGame, {"risk": -1.0, "input_variance": 0.3}),
+    (bp.StoppingGame, {"softplus": 0.5}),
+]
+
+
+@pytest.mark.parametrize("name", ["relu", "silu", "gelu tanh", "hardswish", "minus silu", "layer norm", "rms norm"])
+def test_modes(name):
+    """Risk, noise, entropy and forward modes see the gate or norm, not its spelling."""
+    x = inputs()
+    plain, *others = [bp.capture(between(function), x) for function in SPELLINGS[name]]
+    for game, modes in MODES:
+        expected = game(plain, **modes).attribute(x, 2)
+        for other in others:
+            assert_near(game(other, **modes).attribute(x, 2), expected, 1e-8, what=f"{game.__name__} {modes}")

@@ -126,6 +126,8 @@ class RoutingGame(Game[RoutingModes]):
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
         """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
         tau = self.modes.tau
+        if node not in values.network.carrying:
+            return None  # what no mass can reach, such as the mean inside a spelled-out norm, stays as it is
         if not isinstance(node, Affine) or (
             isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
         ):

@@ -26,7 +26,7 @@ from backplay.network.elementwise import (
     unexpanded,
 )
 from backplay.network.forms import known_form
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Ref, Scope, Sum, Wire
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Scope, Sum, Wire
 
 # ---------------------------------------------------------------- sums
 
@@ -124,7 +124,7 @@ def _scaled(builder: Builder, call: Call, live: Node, factor: Any, divides: bool
     """A constant or detached factor: a diagonal. Behind a composite `z · h(z)` a number may belong to `h` (S3a)."""
     value = constant(factor)
     scale = (lambda scope: 1 / value(scope)) if divides else value
-    if isinstance(live, Gate) and live.factors is not None and _is_number(builder, factor):
+    if isinstance(live, Gate) and live.factors is not None and isinstance(factor, (int, float)) and factor > 0:
         node = composite(builder, call, live.operand, live.factors)
         node.behind = (*live.behind, scale)
         return node
@@ -133,10 +133,6 @@ def _scaled(builder: Builder, call: Call, live: Node, factor: Any, divides: bool
     scaled.operand, scaled.scale = live, scale
     scaled.nonnegative = live.nonnegative and builder.is_nonnegative(factor)
     return builder.add(scaled)
-
-
-def _is_number(builder: Builder, factor: Any) -> bool:
-    return isinstance(factor, (int, float)) or (isinstance(factor, Ref) and builder.numel(factor) == 1)
 
 
 def _inverse(builder: Builder, call: Call, numerator: Any, divisor: Node) -> Node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,14 +179,6 @@ class Builder:
         if isinstance(value, Ref):
             return self.assume(lambda constants: bool((constants[value] >= 0).all()))
         return isinstance(value, (int, float)) and value >= 0
-
-    def numel(self, ref: Ref) -> int | None:
-        """How many entries a constant has; None where that depends on the batch."""
-        value = self.meta[ref.name]
-        if not isinstance(value, Tensor):
-            return 1
-        sizes = [s for s in value.shape if isinstance(s, int)]
-        return math.prod(sizes) if len(sizes) == value.ndim else None
 
     def rank(self, ref: Ref) -> int:
         return len(self.meta[ref.name].shape)
