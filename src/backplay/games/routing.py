@@ -18,7 +18,7 @@ from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
 from backplay.network.attention import Attention
-from backplay.network.elementwise import is_statistic, replay
+from backplay.network.elementwise import replay
 from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
@@ -126,10 +126,11 @@ class RoutingGame(Game[RoutingModes]):
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
         """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
         tau = self.modes.tau
-        if is_statistic(node) and node not in values.network.carrying:
-            return None  # the mean inside a spelled-out norm is computed anew, as that of a layer norm is
-        if not isinstance(node, Affine) or (
-            isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
+        if not isinstance(node, Affine):
+            return None
+        if isinstance(node, Mix) and (
+            node not in values.network.carrying  # means inside a norm, scores inside an oracle: computed anew
+            or (node.operand.nonnegative and not node.signed_weights)
         ):
             return None
         if isinstance(node, Attention) and node.projection is not None:
