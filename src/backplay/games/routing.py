@@ -20,7 +20,7 @@ from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream,
 from backplay.network.attention import Attention
 from backplay.network.elementwise import replay
 from backplay.network.layout import Layout
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Mix, Node, Norm, Overlay, Product, Sum
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
 from backplay.values.gates import accurate_tail, routing_probability
 from backplay.values.observed import Observed
@@ -128,10 +128,9 @@ class RoutingGame(Game[RoutingModes]):
         tau = self.modes.tau
         if not isinstance(node, Affine):
             return None
-        if isinstance(node, Mix) and (
-            node not in values.network.carrying  # means inside a norm, scores inside an oracle: computed anew
-            or (node.operand.nonnegative and not node.signed_weights)
-        ):
+        if isinstance(node, (Mix, Held)) and node not in values.network.carrying:
+            return None  # means inside a norm, scores inside an oracle: computed anew
+        if isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights:
             return None
         if isinstance(node, Attention) and node.projection is not None:
             keys = self._keys(node, values)
