@@ -140,18 +140,18 @@ def _over(labels: Tensor, letters: str, keep: str) -> Tensor | None:
 class Contraction:
     """A product as a linear map: the live operand stands on the left of the equation, its weight on the right.
 
-    Axes of length 1 are broadcast, on either side.
+    Axes of length 1 are broadcast, on either side; a weight may be of another precision, as models cast now and then.
     """
 
     equation: Equation
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.einsum(self.equation.text, x, weight)
+        return torch.einsum(self.equation.text, x, weight.to(x.dtype))
 
     def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
         left, right, out = self.equation.left, self.equation.right, self.equation.out
         known = [c for c in left if c in out or c in right]  # an axis that is summed over alone is seen alike
-        back = torch.einsum(f"{out},{right}->{''.join(known)}", y, weight)
+        back = torch.einsum(f"{out},{right}->{''.join(known)}", y, weight.to(y.dtype))
         broadcast = [k for k, c in enumerate(known) if shape[left.index(c)] == 1 != back.shape[k]]
         if broadcast:
             back = back.sum(broadcast, keepdim=True)
