@@ -1,6 +1,7 @@
 """Half-precision models are played in float32, weight by weight, and stay what they are (S38)."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -49,11 +50,18 @@ class Attending(nn.Module):
         return self.head(self.norm(self.block(h))[:, 0])
 
 
+@functools.cache
 def models(kind, dtype):
     """The model in half precision, and the same numbers in float32."""
     torch.manual_seed(1)
     half = kind().eval().to(dtype)
     return half, copy.deepcopy(half).float()
+
+
+@functools.cache
+def networks(kind, dtype):
+    """Both of them captured, once for all tests."""
+    return tuple(bp.capture(model, image()) for model in models(kind, dtype))
 
 
 def image(batch=2):
@@ -70,25 +78,25 @@ def near(found, expected):
 @pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])
 def test_map_is_that_of_float32(kind, dtype, game):
     """With float32 and with half input; the model stays half, and nothing derived from it is kept."""
-    half, single = models(kind, dtype)
-    state = {k: v.clone() for k, v in half.state_dict().items()}
+    model, (half, single) = models(kind, dtype)[0], networks(kind, dtype)
+    state = {k: v.clone() for k, v in model.state_dict().items()}
     x = image().to(dtype).float()  # what both can see
     expected = game(single).attribute(x, 2)
-    near(game(half).attribute(x, 2), expected)
     playing = game(half)
+    near(playing.attribute(x, 2), expected)
     near(playing.attribute(x.to(dtype), 2), expected)
     play = playing.play(x, 2)
     near(play.attribution(), expected)
     assert playing.network(x).weights().nbytes() == 0
     assert not play._kernels
-    assert all(v.dtype == state[k].dtype and torch.equal(v, state[k]) for k, v in half.state_dict().items())
+    assert all(v.dtype == state[k].dtype and torch.equal(v, state[k]) for k, v in model.state_dict().items())
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", [Convolutional, Attending])
 def test_every_question(kind, dtype):
     """Occupations, walks, distances and temperatures are those of the float32 copy."""
-    half, single = models(kind, dtype)
+    half, single = networks(kind, dtype)
     x = image()
     for options in ({"tau": 0.5}, {"risk": -1.0, "input_variance": 0.1}, {"bias": "absorb", "empty_stream": "reroute"}):
         play, other = (bp.RoutingGame(m, epsilon=0.01, **options).play(x, 1) for m in (half, single))
@@ -105,7 +113,7 @@ def test_every_question(kind, dtype):
 @pytest.mark.parametrize("name", ["gradient", "lrp_gamma", "integrated_gradients", "deeplift", "gradcam"])
 def test_methods(name, dtype):
     """Methods that run or differentiate the model itself do so in float32."""
-    half, single = models(Convolutional, dtype)
+    half, single = networks(Convolutional, dtype)
     x = image()
     near(bp.explain(half, x, 1, method=name), bp.explain(single, x, 1, method=name))
     near(bp.explain(half, x.to(dtype), 1, method=name), bp.explain(single, x.to(dtype).float(), 1, method=name))
@@ -115,13 +123,13 @@ def test_methods(name, dtype):
 @pytest.mark.parametrize("kind", [Convolutional, Attending])
 def test_health_compares_with_the_model_in_float32(kind, dtype):
     """And says which precision the model has."""
-    half, single = models(kind, dtype)
+    half, single = networks(kind, dtype)
     x = image()
     play = bp.RoutingGame(half).play(x, 0)
     health = play.health()
     assert health.ok and health.precision == str(dtype).removeprefix("torch.")
     assert str(dtype).removeprefix("torch.") in str(health)
-    torch.testing.assert_close(play.model_logits(), single(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(play.model_logits(), single.model(x), rtol=1e-4, atol=1e-5)
     assert bp.RoutingGame(single).play(x, 0).health().precision == "float32"
 
 
@@ -149,7 +157,7 @@ def test_no_product_in_half_precision():
 
 def test_a_play_of_a_changed_model_is_refused():
     """A half-precision play holds no copies: what it has not answered yet needs the model unchanged."""
-    half, _ = models(Convolutional, torch.float16)
+    half = copy.deepcopy(models(Convolutional, torch.float16)[0])
     play = bp.RoutingGame(half).play(image(), 0)
     with torch.no_grad():
         half.head.weight.mul_(2)

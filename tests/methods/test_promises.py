@@ -137,7 +137,7 @@ def test_fits_cannot_tell():
     bp.explain(model, words, 0)
     assert info.fits(model)  # it is known by now
     for nothing in (None, "vgg", torch.nn.Linear):
-        with pytest.raises(TypeError, match=r"takes a torch.nn.Module or a Network, got"):
+        with pytest.raises(TypeError, match=r"takes a torch.nn.Module, a backplay.Network or a loaded model, got"):
             info.fits(nothing)
 
 

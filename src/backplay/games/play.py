@@ -24,12 +24,13 @@ from backplay.trajectory.passes import Passed, pull
 from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
 from backplay.values.shared import Shared
+from backplay.words import list_words, scale_words, tensor_words
 
 if TYPE_CHECKING:
     from backplay.games.game import Game
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Occupation:
     """Discounted visits of both players (def:occupation): true `Γ± = plus, minus · exp(log_scale)`.
 
@@ -42,6 +43,9 @@ class Occupation:
     log_scale: Tensor
     difference: Tensor
     difference_log_scale: Tensor
+
+    def __repr__(self) -> str:
+        return f"Occupation(plus, minus, difference {tensor_words(self.plus)}; log scale {scale_words(self.log_scale)})"
 
 
 @entries
@@ -76,7 +80,7 @@ class Play:
             self._passes[DIFFERENCE] = passed
 
     def __repr__(self) -> str:
-        return f"Play({self.game!r}, batch of {len(self.value)}, targets {self.target.tolist()})"
+        return f"Play({self.game!r}, batch of {len(self.value)}, targets {list_words(self.target.tolist())})"
 
     def root(self) -> Tensor:
         """Unit mass at the target's logit, player +."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Loaded:
     """A network, and what belongs to it."""
 
@@ -28,6 +28,11 @@ class Loaded:
     classes: tuple[str, ...] | None  # a name for each logit, None where nobody knows them
     size: tuple[int, int]  # (H, W) of what `preprocess` makes
     source: str  # the name under which it was loaded, and where the weights come from
+
+    def __repr__(self) -> str:
+        classes = "classes unnamed" if self.classes is None else f"{len(self.classes)} classes"
+        height, width = self.size
+        return f"Loaded({type(self.model).__name__} from {self.source}; pictures of {height} x {width}, {classes})"
 
     def photograph(self, path: str | Path) -> Tensor:
         """(3, H, W): the photograph in a file as the network takes it."""

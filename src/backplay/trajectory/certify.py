@@ -32,30 +32,58 @@ if TYPE_CHECKING:
 Regulariser = Callable[[Tensor], Tensor]
 
 
+_DIGITS = {torch.float64: 1e-9, torch.float32: 1e-4}  # what rounding alone may seem to gain
+
+
 class Certificate(float):
-    """The largest gain of a deviation, in linear units relative to max(1, |value|); what was tried stands beside it."""
+    """The largest gain of a deviation, in linear units relative to max(1, |value|); what was tried stands beside it.
+
+    `ok`, also its truth, is the verdict: no deviation gains more than rounding in the play's dtype explains.
+    """
 
     checked: int
     skipped: int
     worst: str  # the node of the largest gain
     kinds: dict[str, int]  # checked states by kind
+    tolerance: float
 
-    def __new__(cls, gain: float, worst: str, kinds: Counter[str], skipped: int) -> Certificate:
+    def __new__(cls, gain: float, worst: str, kinds: Counter[str], skipped: int, tolerance: float) -> Certificate:
         made = super().__new__(cls, gain)
+        made.tolerance = tolerance
         made.checked, made.skipped, made.worst, made.kinds = sum(kinds.values()), skipped, worst, dict(kinds)
         return made
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.kinds.items()))
         place = f" at {self.worst!r}" if self.worst else ""
-        return f"Certificate(gain {float(self):.1e}{place}; checked {counts or 'nothing'}; skipped {self.skipped})"
+        return (
+            f"Certificate({self.verdict}: gain {float(self):.1e}{place}, tolerance {self.tolerance:.0e}; "
+            f"checked {counts or 'nothing'}; skipped {self.skipped})"
+        )
+
+    __str__ = __repr__
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was checked, and no deviation gains more than rounding explains."""
+        return self.checked > 0 and float(self) <= self.tolerance
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if not self.checked:
+            return "nothing to certify"
+        return "nobody gains by deviating" if self.ok else "SOMEBODY GAINS by deviating"
 
 
 @entry
 def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
-    """One-shot deviations at `states` random states; the result is a float, the largest gain found.
+    """One-shot deviations at `states` random states; the result is a float, the largest gain found, and a verdict.
 
-    >>> bp.certify(play) <= 1e-9
+    >>> assert bp.certify(play).ok  # at the tolerance of the play's dtype
 
     Covered are ReLU, max and linear states, the attention composite (a key, then an input of the V projection behind a
     random key, as one state), Softplus and SiLU gates (Shannon entropy), GELU and noisy gates (probit regulariser);
@@ -73,8 +101,9 @@ def _certify(play: Play, states: int, seed: int) -> Certificate:
     generator = torch.Generator(device=play.value.device).manual_seed(seed)
     nodes = [n for n in play.network.nodes if n in play.visited() and _decides(play, n)]
     best, worst, kinds, skipped = 0.0, "", Counter[str](), 0
+    tolerance = _DIGITS.get(play.value.dtype, 1e-4)
     if not nodes:
-        return Certificate(best, worst, kinds, skipped)
+        return Certificate(best, worst, kinds, skipped, tolerance)
     share = torch.randint(len(nodes), (states,), generator=generator, device=play.value.device).bincount(
         minlength=len(nodes)
     )
@@ -90,7 +119,7 @@ def _certify(play: Play, states: int, seed: int) -> Certificate:
         gain = float(gains.amax()) if len(gains) else 0.0
         if gain > best or math.isnan(gain):
             best, worst = gain, node.name
-    return Certificate(best, worst, kinds, skipped)
+    return Certificate(best, worst, kinds, skipped, tolerance)
 
 
 def _decides(play: Play, node: Node) -> bool:

@@ -19,6 +19,7 @@ from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.comparison import Comparison, Ends
 from backplay.trajectory.overlap import Meeting, Surviving, prefixes
+from backplay.words import list_words
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -184,4 +185,4 @@ def hellinger(
 
 
 def _shown(values: Tensor) -> str:
-    return ", ".join(f"{v:.4f}" for v in values.tolist())
+    return list_words([f"{v:.4f}" for v in values.tolist()])

@@ -17,15 +17,19 @@ from backplay.network.mass import Mass
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Deform, Values
 from backplay.values.gates import stopping_slope
+from backplay.words import scale_words, tensor_words
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pair:
     """True decomposed activations are `plus, minus · exp(log_scale)`; scales are (B,)."""
 
     plus: Tensor
     minus: Tensor
     log_scale: Tensor
+
+    def __repr__(self) -> str:
+        return f"Pair(plus, minus {tensor_words(self.plus)}; log scale {scale_words(self.log_scale)})"
 
 
 @dataclass
@@ -80,6 +84,9 @@ class Decomposition(Mapping[str, Pair]):
             if isinstance(values[node], Tensor):
                 with at(node):
                     self._pairs[node] = _step(node, values, self._pairs, activation).aligned()
+
+    def __repr__(self) -> str:
+        return f"Decomposition({type(self.network.model).__name__}: pairs at {len(self)} nodes)"
 
     def __getitem__(self, name: str | Node) -> Pair:
         pair = self._pairs[self.network.find(name)]

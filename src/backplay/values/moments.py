@@ -21,14 +21,18 @@ from backplay.values.gates import reach
 from backplay.values.normal import density, normal_cdf
 from backplay.values.powers import in_blocks
 from backplay.values.quadrature import moments_of
+from backplay.words import tensor_words
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Moment:
     """Mean and variance at a node, each in the shape of its output."""
 
     mean: Tensor
     variance: Tensor
+
+    def __repr__(self) -> str:
+        return f"Moment(mean, variance {tensor_words(self.mean)})"
 
 
 class Moments(Mapping[Any, Moment]):
@@ -63,6 +67,10 @@ class Moments(Mapping[Any, Moment]):
             if node is through:
                 break
         return self
+
+    def __repr__(self) -> str:
+        name, kind = type(self.network.model).__name__, "filtered" if self._filtered else "real"
+        return f"Moments({name}: {len(self)} nodes, input variance {self.input_variance:g}, {kind} means)"
 
     def __getitem__(self, key: str | Node) -> Moment:
         node = self.network.find(key)
