@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import backplay as bp
-from closeness import l1_relative, unscaled
+from closeness import assert_near, l1_relative, unscaled
 from networks import family, lively, photo, twin
 
 ANCHORS = [0.0, 1e-6, 0.5]
@@ -226,3 +226,31 @@ def test_health_names_a_map_that_fades():
         play = bp.StoppingGame(nn.Sequential(*layers).to(dtype)).play(x.to(dtype), 0)
         assert bool((play.attribution() == 0).all()) == bool(gone)
         assert play.health().faded == gone and ("play in float64" in str(play.health())) == bool(gone)
+
+
+class Casting(nn.Module):
+    """Linear attention that is computed in float32, with a constant that is, whatever the model's precision."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype, self.table = dtype, torch.linspace(-1, 1, 16).reshape(4, 4)
+        self.qkv, self.last = nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, x):
+        q, k, v = (t.to(self.dtype) for t in self.qkv(x).chunk(3, -1))
+        mixed = q.relu() @ (k.relu().mT @ v) @ self.table.to(self.dtype)
+        return self.last(mixed.mean(1).to(x.dtype))
+
+
+@pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])
+def test_casts_inside_a_double_model(game):
+    """Mass moves in the model's precision, whatever the model casts its values to on the way (S38)."""
+    models = [Casting(dtype).double() for dtype in (torch.float32, torch.float64)]
+    models[1].load_state_dict(models[0].state_dict())
+    x = torch.randn(2, 5, 4, dtype=torch.float64)
+    cast, whole = (game(model).play(x, 1) for model in models)
+    assert cast.health().ok and cast.attribution().dtype == torch.float64
+    assert_near(cast.value, models[0](x)[:, 1], what="value")
+    assert_near(cast.attribution(), whole.attribution(), 1e-6, what="map")
+    assert bp.hellinger(cast, game(models[0]).play(x + 0.1, 1)).distance.isfinite().all()
+    assert cast.sample(5).frequencies("input").shape == x.shape

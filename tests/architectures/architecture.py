@@ -14,6 +14,7 @@ from torch import nn
 
 F64 = torch.float64
 CLASSES = 5
+FLOAT32 = 1e-6  # norms, rotary angles and linear attention are computed in float32 whatever the model's precision
 
 
 def images(side, channels=3):
@@ -39,7 +40,7 @@ class Architecture:
     inputs: Callable[[int], Any]
     target: Any = field(default_factory=lambda: [1, 3])
     gradient: bool = True  # S9 is checked: the oracle knows all that is detached in it
-    relative: float = 1e-10  # some libraries compute norms and angles in float32 whatever the precision
+    relative: float = 1e-10  # how near the gradient is
     refused: str = ""
     slow: bool = False
 

@@ -54,16 +54,29 @@ class Detached(fx.Interpreter):
 
     def run_node(self, n):
         self.current = n
-        n.meta["depends"] = n.op == "placeholder" or any(a.meta.get("depends") for a in n.all_input_nodes)
+        behind = [n.meta["outer"]] if "outer" in n.meta else n.all_input_nodes
+        n.meta["depends"] = any(a.meta.get("depends") for a in behind) if behind else n.op == "placeholder"
         return super().run_node(n)
 
     def call_function(self, target, args, kwargs):
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return self.inner(args)
         known = getattr(self, plain(self.current), None) if hasattr(target, "overloadpacket") else None
         if known is not None:
             return known(target, *args, **kwargs)
         if plain(self.current) in OPENNESS:
             return args[0] * OPENNESS[plain(self.current)](args[0]).detach()
         return super().call_function(target, args, kwargs)
+
+    def inner(self, args):
+        """A sub-graph, for instance under autocast, means its calls."""
+        position = next(k for k, a in enumerate(args) if isinstance(a, fx.GraphModule))
+        module, operands = args[position], args[position + 1 :]
+        for placeholder, outer in zip(
+            module.graph.find_nodes(op="placeholder"), operands_of(self.current), strict=True
+        ):
+            placeholder.meta["outer"] = outer
+        return Detached(module, garbage_collect_values=False).run(*operands)
 
     def gelu(self, target, z, approximate="none"):
         return z * gelu_openness(z, approximate).detach()
@@ -118,6 +131,43 @@ class Detached(fx.Interpreter):
             told = told_factors(*self.current.args[:2])
             left, right = (t.detach() if d else t for t, d in zip((left, right), told, strict=True))
         return torch.mul(left, right)
+
+    def matmul(self, target, left, right):
+        """Linear attention: the non-negative factors of a chain of products, `q(kᵀv)`, are weights (S17)."""
+        node = self.current
+        if left.requires_grad and right.requires_grad and (multiplied_again(node) or any(map(multiplied, node.args))):
+            told = [rectified(n) for n in node.args]
+            left, right = (t.detach() if d else t for t, d in zip((left, right), told, strict=True))
+        return target(left, right)
+
+
+def multiplied_again(node):
+    """Whether a value meets, through wires, another product."""
+    users = [user for user in node.users if plain(user) in WIRES or plain(user) == "matmul"]
+    return any(plain(user) == "matmul" or multiplied_again(user) for user in users)
+
+
+def multiplied(node):
+    """Whether a value is, through wires, a product."""
+    return plain(behind_wires(node)) == "matmul"
+
+
+def rectified(node):
+    """Whether a value comes, through wires, out of a ReLU."""
+    return plain(behind_wires(node)) == "relu"
+
+
+def behind_wires(node):
+    """What a value is, but for wires and the borders of sub-graphs."""
+    while plain(node) in WIRES or "outer" in node.meta:
+        node = node.meta["outer"] if "outer" in node.meta else live_inputs(node)[0]
+    return node
+
+
+def operands_of(node):
+    """What a sub-graph is called with."""
+    position = next(k for k, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr")
+    return node.args[position + 1 :]
 
 
 def told_factors(left, right):

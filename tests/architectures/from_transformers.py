@@ -3,9 +3,7 @@
 import torch
 from torch import nn
 
-from architectures.architecture import CLASSES, F64, Architecture, words
-
-FLOAT32 = 1e-6  # RMS norms and rotary angles are computed in float32 whatever the precision of the model
+from architectures.architecture import CLASSES, F64, FLOAT32, Architecture, words
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 TEXT = {"vocab_size": 20, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": CLASSES}
@@ -283,7 +281,7 @@ HUB = {
         pixels(),
     ),
     "mamba": Architecture(
-        hub("Mamba", "CausalLM", hidden_size=16, num_hidden_layers=1, state_size=4, **TEXT), words(3), refused="XX"
+        hub("Mamba", "CausalLM", hidden_size=16, num_hidden_layers=1, state_size=4, **TEXT), words(3), relative=FLOAT32
     ),
     "rwkv": Architecture(hub("Rwkv", "CausalLM", hidden_size=16, num_hidden_layers=2, **TEXT), words(3), refused="XX"),
 }

@@ -1,6 +1,6 @@
 """Families of timm with attention, tiny."""
 
-from architectures.architecture import CLASSES, Architecture, images, timm_class
+from architectures.architecture import CLASSES, FLOAT32, Architecture, images, timm_class
 
 
 def mobilenet_v4_hybrid():
@@ -79,6 +79,7 @@ ATTENTION = {
             head_widths=(24, 24),
         ),
         images(64),
+        relative=FLOAT32,
     ),
     "efficientvit msra": Architecture(
         timm_class(

@@ -313,6 +313,8 @@ def _substituted(tree: Any, operands: Iterator[Tensor], scope: Scope, constant: 
         value = scope[tree]
         floating = isinstance(value, Tensor) and value.is_floating_point()
         return torch.full_like(value, constant, dtype=dtype) if floating else value
+    if isinstance(tree, torch.dtype) and tree.is_floating_point:  # a cast moves mass as it is
+        return dtype
     if isinstance(tree, (list, tuple)):
         return type(tree)(_substituted(item, operands, scope, constant, dtype) for item in tree)  # pyright: ignore[reportUnknownVariableType]
     return tree

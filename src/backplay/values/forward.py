@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from backplay.network import Network, Node
@@ -40,6 +41,15 @@ class Values(Mapping[Any, Any]):
             if not isinstance(node, Input):
                 value = None if deform is None else deform(node, self)
                 self._scope[node] = node.run(self._scope) if value is None else value
+        self._unify()
+
+    def _unify(self) -> None:
+        """Kernels meet one precision: what the model has cast on the way is known in that of its input."""
+        played = self._scope[self.network.input].dtype
+        others = {torch.float32, torch.float64} - {played}  # half precision is converted where it is read (S38)
+        for key, value in self._scope.items():
+            if isinstance(value, Tensor) and value.dtype in others:
+                self._scope[key] = value.to(played)
 
     def twin(self) -> Values:
         """The same values and moments, to be forgotten apart."""
