@@ -14,17 +14,10 @@ import time
 
 import torch
 
-from fuzz.checks import failure
+from fuzz.checks import failure, outcome
 from fuzz.generator import draw
 
 SHOWN = 200  # networks between two lines of progress
-
-
-def one(seed: int) -> tuple[int, str, str]:
-    """What came of a seed, and its description if something did."""
-    found = failure(seed, thorough=seed % 10 == 0)
-    bad = found not in ("ok", "delicate")
-    return seed, found, draw(seed).describe() if bad else ""
 
 
 def main() -> int:
@@ -42,7 +35,7 @@ def main() -> int:
     seeds = range(given.start, given.start + given.n)
     counts, differing, began = collections.Counter(), [], time.monotonic()
     with multiprocessing.get_context("spawn").Pool(given.processes, torch.set_num_threads, (1,)) as pool:
-        for done, (seed, found, words) in enumerate(pool.imap(one, seeds, chunksize=5), 1):
+        for done, (seed, found, words) in enumerate(pool.imap(outcome, seeds, chunksize=5), 1):
             counts[found if found in ("ok", "delicate") else "different"] += 1
             if words:
                 differing.append(seed)
