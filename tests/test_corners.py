@@ -289,3 +289,29 @@ def test_totals_of_other_batch_sizes():
     single = torch.cat([bp.StoppingGame(model).play(one[None], 0).marginal("input") for one in x])
     for found in several:
         torch.testing.assert_close(found, single[: len(found)])
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_batch_norm_behind_a_transposed_convolution(groups):
+    """S4: folded, with groups too; contributions and ε refer to the folded weights."""
+    model = nn.Sequential(
+        nn.ConvTranspose1d(3, 6, 2, groups=groups), nn.BatchNorm1d(6), nn.ReLU(), nn.Flatten(), nn.Linear(30, 2)
+    )
+    model, x = model.double().eval(), torch.randn(2, 3, 4, dtype=torch.float64)
+    conv, norm = model[0], model[1]
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.5, 2)
+    by_hand = copy.deepcopy(model)
+    by_hand[1] = nn.Identity()
+    with torch.no_grad():
+        norm.weight.normal_()
+        scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+        for channel in range(6):  # an output channel is one column of its group's inputs
+            group, column = divmod(channel, 6 // groups)
+            rows = slice(group * (3 // groups), (group + 1) * (3 // groups))
+            by_hand[0].weight[rows, column] = conv.weight[rows, column] * scale[channel]
+        by_hand[0].bias.copy_((conv.bias - norm.running_mean) * scale + norm.bias)
+    torch.testing.assert_close(model(x), by_hand(x))
+    options = {"epsilon": 0.1, "bias": "absorb"}
+    found, expected = (bp.RoutingGame(m, **options).attribute(x, 0) for m in (model, by_hand))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)

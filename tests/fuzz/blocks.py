@@ -65,7 +65,9 @@ class Linear(Block):
         weight, bias = self.linear.weight.detach(), self.linear.bias
         if self.form == "x @ W + b" and bias is not None:
             return tape.diagonal(tape.affine(a, lambda x: x @ weight.T), 1.0, bias)
-        return tape.affine(a, lambda x: x @ weight.T, bias)
+        node = tape.affine(a, lambda x: x @ weight.T, bias)
+        node.channels = len(a.shape) == 1 and self.form != "einsum"
+        return node
 
 
 class Convolution(Block):

@@ -160,14 +160,18 @@ class Gated(Block):
 
 
 class Excited(Block):
-    """Squeeze and excitation: features times a gate of their mean."""
+    """Squeeze and excitation: features times a gate of their mean.
+
+    The features are linear or rectified: those out of a SiLU or a reduction would be detached as well (S17).
+    """
 
     def __init__(self, rng: random.Random, shape: Shape, grow: Grow) -> None:
         super().__init__()
         self.gate = rng.choice(["sigmoid", "hardsigmoid"])
         self.spelling = rng.choice([s for s in FACTORS[self.gate] if s in ("sigmoid", "hardsigmoid", "relu6(x + 3)/6")])
+        self.features, self.rectified = Linear(rng, shape, shape[-1], absorb=True), rng.random() < 0.5
         self.first, self.second = nn.Linear(shape[0], 2), nn.Linear(2, shape[0])
-        self.shape, self.words = shape, f"SE with {self.spelling}"
+        self.shape, self.words = shape, f"SE with {self.spelling} on {self.features.words}, relu {self.rectified}"
 
     def excite(self, x: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor:
         s = x.mean(tuple(range(2, x.ndim)))
@@ -175,10 +179,15 @@ class Excited(Block):
         return s.reshape(*s.shape, *[1] * (x.ndim - 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.excite(x, FACTORS[self.gate][self.spelling])
+        h = self.features(x)
+        h = torch.relu(h) if self.rectified else h
+        return h * self.excite(h, FACTORS[self.gate][self.spelling])
 
     def reference(self, tape: Tape, a: Node) -> Node:
-        a.sole = False
+        a = self.features.reference(tape, a)
+        if self.rectified:
+            c = (a.value > 0).double()
+            a = tape.gate(a, a.value.relu(), c, c, nonnegative=True)
         value = self.excite(a.value, FACTOR_VALUES[self.gate]).expand_as(a.value)
         return tape.product(a, fixed(tape, value, nonnegative=True), (0,))
 

@@ -51,6 +51,7 @@ class Node:
     kind: str = ""
     linear: tuple[Tensor, Tensor | None] | None = None  # matrix and bias of an affine node, flat
     sole: bool = True  # read by one consumer only
+    channels: bool = True  # an affine node whose outputs are channels, those of a batch norm behind it
     mass: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -113,7 +114,7 @@ class Tape:
     def fold(self, a: Node, scale: Tensor, shift: Tensor) -> Node:
         """Batch norm: folded into an affine node that nothing else reads (S4), else a diagonal."""
         scale, shift = (t.detach().expand(a.shape) for t in (scale, shift))
-        if a.kind != "affine" or not a.sole or a.linear is None:
+        if a.kind != "affine" or not a.sole or not a.channels or a.linear is None:
             return self.diagonal(a, scale, shift)
         matrix, bias = a.linear
         folded = shift.flatten() + (0 if bias is None else bias * scale.flatten())

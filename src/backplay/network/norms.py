@@ -46,10 +46,7 @@ def batch_norm(builder: Builder, call: Call) -> Any:
 
 def _foldable(node: Affine, dims: int) -> bool:
     """Whether the channels of a batch norm are the outputs of the map: a linear layer has them last."""
-    geometry = node.map
-    return (isinstance(geometry, Dense) and dims == 2) or (
-        isinstance(geometry, Convolution) and not (geometry.transposed and geometry.groups > 1)
-    )
+    return (isinstance(node.map, Dense) and dims == 2) or isinstance(node.map, Convolution)
 
 
 def _folded(
@@ -65,7 +62,7 @@ def _folded(
     The forward pass still runs both operators as the model does; only weight and bias that the games see are folded.
     """
     weight, bias, affine = node.weight, node.bias, node.function
-    axis = 1 if isinstance(node.map, Convolution) and node.map.transposed else 0
+    transposed = node.map if isinstance(node.map, Convolution) and node.map.transposed else None
     count = len(node.args)
     dims = len(builder.traced[node])
     rest = tuple(None if a is node else a for a in args)
@@ -75,8 +72,12 @@ def _folded(
         return function(z, *operands[count + 1 :])
 
     def folded_weight(scope: Scope) -> Tensor:
-        w = weight(scope)
-        return w * scale(scope).view([-1 if d == axis else 1 for d in range(w.ndim)])
+        w, s = weight(scope), scale(scope)
+        if transposed is None:
+            return w * s.view([-1] + [1] * (w.ndim - 1))
+        # (inputs, outputs of a group, …): each group of inputs has outputs of its own
+        groups = w.unflatten(0, (transposed.groups, -1))
+        return (groups * s.view([transposed.groups, 1, -1] + [1] * (w.ndim - 2))).flatten(0, 1)
 
     def folded_bias(scope: Scope) -> Tensor:
         shift = channels(offset(scope), dims)
