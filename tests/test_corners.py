@@ -1,5 +1,6 @@
 """Corners where a map could be wrong without a word: each of these once was, or would be."""
 
+import copy
 import importlib
 import threading
 
