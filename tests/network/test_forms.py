@@ -374,3 +374,55 @@ def test_modes(name):
         expected = game(plain, **modes).attribute(x, 2)
         for other in others:
             assert_near(game(other, **modes).attribute(x, 2), expected, 1e-8, what=f"{game.__name__} {modes}")
+
+
+@pytest.mark.parametrize("gate", [torch.relu, torch.abs, torch.tanh, nn.Identity()])
+@pytest.mark.parametrize("spelling", ["deviation", "root", "inverse root"])
+def test_norms_behind_gates(gate, spelling):
+    """S3b: the sample that a norm centres may come out of a gate; the mean is the norm's all the same."""
+
+    class Normed(nn.Module):
+        def __init__(self, spelled):
+            super().__init__()
+            self.first, self.last, self.spelled = nn.Linear(3, 4), nn.Linear(4, 2), spelled
+
+        def forward(self, x):
+            h = gate(self.first(x))
+            if not self.spelled:
+                return self.last(nn.functional.layer_norm(h, (4,)))
+            d = h - h.mean(-1, keepdim=True)
+            if spelling == "deviation":
+                return self.last(d / (h.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt())
+            variance = d.pow(2).mean(-1, keepdim=True) + 1e-5
+            return self.last(d / variance.sqrt() if spelling == "root" else d * torch.rsqrt(variance))
+
+    spelled, plain = Normed(True).double(), Normed(False).double()
+    plain.load_state_dict(spelled.state_dict())
+    x = torch.randn(2, 3, dtype=torch.float64)
+    for game in (bp.StoppingGame, bp.RoutingGame):
+        assert_near(game(spelled).attribute(x, 0), game(plain).attribute(x, 0), what=game.__name__)
+
+
+def test_in_place_on_a_copy():
+    """S3: `y = x.clone(); y *= sigmoid(x)` is SiLU, in both games and for the walk."""
+
+    class Copied(nn.Module):
+        def __init__(self, copied):
+            super().__init__()
+            self.first, self.last, self.copied = nn.Linear(3, 4), nn.Linear(4, 2), copied
+
+        def forward(self, x):
+            h = self.first(x)
+            if not self.copied:
+                return self.last(nn.functional.silu(h))
+            y = h.clone()
+            y *= torch.sigmoid(h)
+            return self.last(y)
+
+    copied, plain = Copied(True).double(), Copied(False).double()
+    plain.load_state_dict(copied.state_dict())
+    x = torch.randn(2, 3, dtype=torch.float64)
+    for game in (bp.StoppingGame, bp.RoutingGame):
+        found, expected = game(copied).play(x, 0), game(plain).play(x, 0)
+        assert_near(found.attribution(), expected.attribution(), what=game.__name__)
+        assert_near(found.marginal("input"), expected.marginal("input"), what=game.__name__)

@@ -16,12 +16,13 @@ from backplay.network.elementwise import (
     common_ancestor,
     growth,
     is_bounded,
+    is_copy,
     is_nonnegative,
     is_statistic,
     mean_of,
     same,
-    samples,
     source,
+    summarises,
     sums_up,
     unexpanded,
 )
@@ -195,6 +196,8 @@ def _parts(node: Node, z: Node) -> tuple[Any, ...] | None:
     """What `z` is multiplied by to give a node; None if that is no product with `z`."""
     if node is z:
         return ()
+    if is_copy(node):
+        return _parts(node.inputs[0], z)
     if isinstance(node, Diagonal) and node.offset is None and node.scale is not None:
         below = _parts(node.operand, z)
         return None if below is None else (*below, node.scale)
@@ -258,7 +261,7 @@ def _with_detached_mean(builder: Builder, node: Node, statistic: Node) -> Node:
         moved = _with_detached_mean(builder, below, statistic)
         return node if moved is below else _on(builder, node, below, moved)
     pair = centred(node)
-    if pair is None or samples(statistic) != {source(pair[0])}:
+    if pair is None or not summarises(statistic, pair[0]):
         return node
     found = Norm(node.function, node.args, operator=node.operator, helper=True)
     found.operand, found.scale = pair[0], constant(1.0)

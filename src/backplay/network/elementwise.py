@@ -35,10 +35,17 @@ def _below(node: Node) -> Node | None:
     """The nearest tensor that a node is an elementwise function of; None where it is no such function."""
     if isinstance(node, Gate):
         return node.operand
+    if is_copy(node):
+        return node.inputs[0]
     pointwise = isinstance(node, (Diagonal, Sum, Product)) or node.operator in operators.POINTWISE
     if not pointwise and not (isinstance(node, Max) and node.winner is None):
         return None
     return common_ancestor(*dict.fromkeys(node.inputs))
+
+
+def is_copy(node: Node) -> bool:
+    """Whether a node is its operand under another name, as in-place operators on a copy leave behind (S3)."""
+    return isinstance(node, Wire) and node.operator in operators.COPIES
 
 
 def common_ancestor(*nodes: Node) -> Node | None:
@@ -167,23 +174,26 @@ def centred(node: Node) -> tuple[Node, Node] | None:
     return None
 
 
-def samples(statistic: Node) -> set[Node]:
-    """The sources of the tensors that a statistic summarises; of `x − mean` it is that of `x`."""
+def summarises(statistic: Node, x: Node) -> bool:
+    """Whether a statistic summarises a tensor: through its reductions it depends on `x` or on `x − mean` alone."""
     if isinstance(statistic, Mix):
-        return {_summarised(statistic.operand)}
-    return {found for node in statistic.inputs for found in samples(node)}
+        return source(x) in _summarised(statistic.operand)
+    return bool(statistic.inputs) and all(summarises(node, x) for node in statistic.inputs)
 
 
-def _summarised(node: Node) -> Node:
+def _summarised(node: Node) -> list[Node]:
+    """What a reduction may be said to be taken of: its operand, and what that is a power or deviation of."""
+    found = [source(node)]
     while True:
-        node = source(node)
+        node = found[-1]
         pair = centred(node)
         if pair is not None:
             node = pair[0]
         elif isinstance(node, Gate) or (isinstance(node, Norm) and node.statistic is None and not node.centres):
             node = node.operand
         else:
-            return node
+            return found
+        found.append(source(node))
 
 
 _POWERS = {

@@ -58,6 +58,9 @@ WIRES = frozenset(
     ).split()
 )
 
+# wires that leave every element where it is
+COPIES = frozenset("clone contiguous alias lift_fresh lift_fresh_copy".split()) | DROPOUTS
+
 # wires some of whose outputs may be zero padding
 PADS = frozenset({"pad", "constant_pad_nd", "im2col"})
 
