@@ -54,3 +54,12 @@ def test_unknown_keyword(game):
     with pytest.raises(ValueError, match=r"unknown keyword 'gat_noise'.*did you mean gate_noise") as caught:
         game(nn.Linear(2, 2), gat_noise=1.0)
     assert isinstance(caught.value, bp.BackplayError)
+
+
+def test_help_never_cites_a_number_alone():
+    """A number of the specification stands beside what it means, nowhere in its place."""
+    for name in bp.__all__:
+        thing = getattr(bp, name)
+        members = [m for n, m in vars(thing).items() if not n.startswith("_")] if inspect.isclass(thing) else []
+        for text in filter(None, (inspect.getdoc(each) for each in [thing, *members])):
+            assert not re.search(r"\b(of|in|by|see|from|as|with|and) S\d", text), f"{name}: {text}"

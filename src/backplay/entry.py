@@ -17,7 +17,8 @@ import torch
 
 from backplay.errors import BackplayError, UnforeseenError, first_line
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 _inside = threading.local()

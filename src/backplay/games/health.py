@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -88,15 +87,15 @@ def examine(play: Play) -> Health:
         finite,
         arrives,
         _faded(play),
-        {cause: share for cause, share in ends.most_common() if share >= 0.001},
+        {cause: share for cause, share in sorted(ends.items(), key=lambda end: -end[1]) if share >= 0.001},
         _advice(play, ends) if arrives < _LITTLE else (),
         str(play.network.precision).removeprefix("torch."),
     )
 
 
-def _ends(play: Play, sample: int) -> Counter[str]:
+def _ends(play: Play, sample: int) -> dict[str, float]:
     """Where the walk of one sample ends, other than at the input: shares by cause."""
-    found = Counter[str]({CONSTANTS: float(play.constant[sample])})
+    found = dict.fromkeys((OUTSIDE, EMPTY, BIASES, GATES, ZEROS), 0.0) | {CONSTANTS: float(play.constant[sample])}
     for node, mass in play.visited().items():
         if isinstance(node, Input):
             continue
@@ -122,7 +121,7 @@ def _causes(kernel: Kernel, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield GATES if isinstance(kernel, Stopping) else ZEROS, lost
 
 
-def _advice(play: Play, ends: Counter[str]) -> tuple[str, ...]:
+def _advice(play: Play, ends: Mapping[str, float]) -> tuple[str, ...]:
     """Modes that let more of the walk arrive, by what ends it now."""
     modes: Any = play.game.modes
     sums = any(isinstance(n, Sum) for n in play.visited())

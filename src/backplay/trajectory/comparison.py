@@ -7,6 +7,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from backplay.entry import entries
 from backplay.network.mass import Mass
 
 
@@ -23,6 +24,7 @@ class Ends:
         return self.alive.total() + self.constant + self.cemetery
 
 
+@entries
 class Comparison:
     """The trajectory laws of two plays compared; one number for each pair of samples, always float64.
 
