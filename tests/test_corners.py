@@ -133,8 +133,8 @@ def test_samples_that_interact(function):
 
 def test_operator_without_a_kind_as_a_factor():
     """S1: an unknown operator is refused in a product as anywhere else."""
-    model = Function(lambda s, x: s.a(x) * torch.cumsum(s.b(x), 1), a=nn.Linear(3, 2), b=nn.Linear(3, 2)).eval()
-    with pytest.raises(bp.BackplayError, match="cumsum"):
+    model = Function(lambda s, x: s.a(x) * torch.cumprod(s.b(x), 1), a=nn.Linear(3, 2), b=nn.Linear(3, 2)).eval()
+    with pytest.raises(bp.BackplayError, match="cumprod"):
         bp.capture(model, torch.randn(2, 3))
 
 
@@ -272,8 +272,11 @@ def test_padding_is_no_sample(fill):
 
 
 def test_nothing_left():
-    """A slice of no elements is refused by name."""
+    """A slice of no elements beside others is nothing; alone it is refused by name."""
     model = Function(lambda self, x: self.head(torch.cat([x[:, :0], x], 1)), head=nn.Linear(4, 2))
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(bp.StoppingGame(model).attribute(x, 1), model.head.weight[1].expand(2, 4).detach())
+    model = Function(lambda self, x: self.head(x) + x[:, :0].sum(1, keepdim=True), head=nn.Linear(4, 2))
     with pytest.raises(bp.BackplayError, match=r"slice.* leaves nothing .*\(2, 0\)"):
         bp.capture(model, torch.randn(2, 4))
 

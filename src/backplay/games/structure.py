@@ -12,7 +12,7 @@ def structural_kernel(node: Node, values: Values) -> Kernel:
     match node:
         case Max(winner=None):
             left, right = node.inputs
-            first = values[left] >= values[right]
+            first = node.first(values[left], values[right])
             return Duel((first, ~first))
         case Select():
             first = values[node.mask].expand(values[node].shape)

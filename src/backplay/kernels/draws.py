@@ -13,6 +13,7 @@ from backplay.kernels.kernel import Duel, Kernel, PassThrough, Relabelling, Scal
 from backplay.kernels.linear import RoutingLinear, Sharing, StoppingLinear
 from backplay.kernels.rows import at, choose
 from backplay.kernels.streams import Contributions, part
+from backplay.network.nodes import Affine, Node
 
 CEMETERY, CONSTANT = -1, -2
 
@@ -32,8 +33,8 @@ class Draw:
         return Draw(full + carrier, element, full + turn, full + stream)
 
 
-def draw(kernel: Kernel, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
-    """One step of every walk; `states` are flat indices into the node's output of the given shape."""
+def draw(kernel: Kernel, node: Node, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
+    """One step of every walk from a node; `states` are flat indices into its output of the given shape."""
     match kernel:
         case PassThrough():
             return Draw.to(states)
@@ -52,12 +53,12 @@ def draw(kernel: Kernel, states: Tensor, shape: torch.Size, generator: torch.Gen
             return _chosen(kernel, states, shape)
         case Relabelling():
             return _relabelled(kernel, states)
-        case StoppingLinear():
-            return _weighted(kernel, states, shape, generator)
-        case Sharing():
-            return _shared(kernel, states, shape, generator)
-        case RoutingLinear() | ValueRouting():
-            return _streamed(kernel, states, shape, generator)
+        case StoppingLinear() if isinstance(node, Affine):
+            return _weighted(kernel, node, states, shape, generator)
+        case Sharing() if isinstance(node, Affine):
+            return _shared(kernel, node, states, shape, generator)
+        case RoutingLinear() | ValueRouting() if isinstance(node, Affine):
+            return _streamed(kernel, node, states, shape, generator)
         case _:
             raise UnsupportedError(f"{type(kernel).__name__} is no walk that could be sampled.")
 
@@ -87,45 +88,39 @@ def _chosen(kernel: Duel, states: Tensor, shape: torch.Size) -> Draw:
 
 def _relabelled(kernel: Relabelling, states: Tensor) -> Draw:
     """Numbers carried through the wire tell where each element comes from; what it fills in comes from nowhere."""
-    names: list[Tensor] = []
-    offset = 1
-    for shape in kernel.shapes:
-        names.append(
-            torch.arange(offset, offset + shape.numel(), dtype=torch.float64, device=states.device).view(shape)
-        )
-        offset += shape.numel()
-    source = kernel.node.move(names, kernel.scope).flatten()[states].long() - 1
-    filled = kernel.node.move([torch.zeros_like(n) for n in names], kernel.scope).flatten()[states] != 0
+    source = kernel.sources().flatten()[states]
     carrier, element = torch.full_like(source, CONSTANT), source.clamp(min=0)
     start = 0
     for k, shape in enumerate(kernel.shapes):
         here = (source >= start) & (source < start + shape.numel())
         carrier, element = torch.where(here, k, carrier), torch.where(here, source - start, element)
         start += shape.numel()
-    return Draw.to(element, torch.where(filled, CONSTANT, carrier))
+    return Draw.to(element, carrier)
 
 
-def _weighted(kernel: StoppingLinear, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
+def _weighted(
+    kernel: StoppingLinear, node: Affine, states: Tensor, shape: torch.Size, generator: torch.Generator
+) -> Draw:
     real = None if kernel.real is None else kernel.real.expand(kernel.shape).flatten()
 
     def score(row: Tensor, index: Tensor) -> Tensor:
         return row.abs() if real is None else row.abs() * real[index]
 
-    element, towards = choose(kernel.linear, kernel.weight, states, (kernel.shape, shape), score, generator)
+    element, towards = choose(node, kernel.weight, states, (kernel.shape, shape), score, generator)
     empty = (kernel.total.expand(shape) == 0).flatten()[states]
     return Draw.to(element, torch.where(empty, CEMETERY, 0), torch.where(towards < 0, -1, 1))
 
 
-def _shared(kernel: Sharing, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
+def _shared(kernel: Sharing, node: Affine, states: Tensor, shape: torch.Size, generator: torch.Generator) -> Draw:
     value = kernel.value.flatten()
     shapes = kernel.value.shape, shape
-    element, _ = choose(kernel.linear, kernel.weight, states, shapes, lambda w, i: w * value[i], generator)
+    element, _ = choose(node, kernel.weight, states, shapes, lambda w, i: w * value[i], generator)
     empty = (kernel.inverse.expand(shape) == 0).flatten()[states]
     return Draw.to(element, torch.where(empty, CEMETERY, 0))
 
 
 def _streamed(
-    kernel: RoutingLinear | ValueRouting, states: Tensor, shape: torch.Size, generator: torch.Generator
+    kernel: RoutingLinear | ValueRouting, node: Affine, states: Tensor, shape: torch.Size, generator: torch.Generator
 ) -> Draw:
     """The sign oracle, the outside option, then a predecessor on each stream."""
     plus = at(kernel.stream(1).entry, states, shape)
@@ -140,28 +135,34 @@ def _streamed(
         turn[on] = at(stream.turn, states[on], shape).long()
         walks = on[~out[on]]
         if len(walks):
-            element[walks] = _predecessor(kernel, side, states[walks], shape, generator)
+            element[walks] = _predecessor(kernel, node, side, states[walks], shape, generator)
     return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign)
 
 
 def _predecessor(
-    kernel: RoutingLinear | ValueRouting, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator
+    kernel: RoutingLinear | ValueRouting,
+    node: Affine,
+    side: int,
+    states: Tensor,
+    shape: torch.Size,
+    generator: torch.Generator,
 ) -> Tensor:
     if isinstance(kernel, RoutingLinear):
-        return _contributor(kernel.contributions, side, states, shape, generator)
+        return _contributor(kernel.contributions, node, side, states, shape, generator)
+    assert kernel.node.projection is not None
     value, total = (pair[0 if side > 0 else 1] for pair in (kernel.values, kernel.totals))
     flat = value.flatten()
     shapes = value.shape, shape
-    keys, _ = choose(kernel.node.map, kernel.weight, states, shapes, lambda w, i: w * flat[i], generator)
+    keys, _ = choose(node, kernel.weight, states, shapes, lambda w, i: w * flat[i], generator)
     names = torch.arange(total.numel(), dtype=torch.float64, device=states.device).view(total.shape)
     projected = kernel.node.through(names, kernel.scope).flatten()[keys].long()
-    return _contributor(kernel.projection, side, projected, total.shape, generator)
+    return _contributor(kernel.projection, kernel.node.projection, side, projected, total.shape, generator)
 
 
 def _contributor(
-    given: Contributions, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator
+    given: Contributions, node: Affine, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator
 ) -> Tensor:
-    linear, weight, value, sign = part(given, side)
+    _, weight, value, sign = part(given, side)
     flat = value.flatten()
     score = lambda w, i: (sign * w * flat[i]).clamp(min=0)  # noqa: E731
-    return choose(linear, weight, states, (value.shape, shape), score, generator)[0]
+    return choose(node, weight, states, (value.shape, shape), score, generator)[0]

@@ -101,6 +101,9 @@ class Masked(Kernel):
     def push(self, values: Sequence[Tensor]) -> Tensor:
         return self.moves.push(values) * self.mask
 
+    def constant(self, mass: Tensor) -> Tensor | None:
+        return self.moves.constant(mass * self.mask)
+
 
 @dataclass
 class Products:
@@ -175,7 +178,8 @@ def geometric(a: Kernel, b: Kernel, name: str) -> Kernel:
         case PassThrough(), PassThrough():
             return a
         case Relabelling(), Relabelling():
-            return a
+            # told indices may differ from play to play
+            return Masked(a, a.sources() == b.sources()) if a.node.reads else a
         case Winner(), Winner():
             return Masked(a, a.index == b.index)
         case Duel(), Duel():

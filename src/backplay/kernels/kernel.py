@@ -197,16 +197,14 @@ class Relabelling(Kernel):
         return self.node.transpose(mass, self.scope, self.shapes)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
-        moved = self.node.move(values, self.scope)
-        if not self.node.constants:
-            return moved
-        # what the wire fills in by itself, a padding value, is no successor
-        return torch.where(self.node.move([torch.zeros_like(v) for v in values], self.scope) == 0, moved, 0)
+        return self.node.move(values, self.scope)
 
     def constant(self, mass: Tensor) -> Tensor | None:
         if not self.node.constants:
             return None
-        ones = [torch.ones(1, dtype=mass.dtype, device=mass.device).expand(s) for s in self.shapes]
-        zeros = [torch.zeros(1, dtype=mass.dtype, device=mass.device).expand(s) for s in self.shapes]
-        live = self.node.move(ones, self.scope) - self.node.move(zeros, self.scope)
-        return mass * (1 - live)
+        return mass * (1 - self.node.live(self.shapes, self.scope, mass))
+
+    def sources(self) -> Tensor:
+        """Which element each output holds, by number over all operands; −1 for constants."""
+        device = self.scope[self.node.inputs[0]].device
+        return self.node.sources(self.shapes, self.scope, device)

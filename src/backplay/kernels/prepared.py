@@ -125,11 +125,8 @@ def reality(node: Node, values: Values) -> Tensor | None:
         masks.append(
             torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask
         )
-    moved = node.move(masks, values, constant=1.0)
-    if not node.pads:
-        return moved
-    zeros = [torch.zeros_like(m) for m in masks]
-    return moved - node.move(zeros, values)  # a padding value other than 0 is no mask
+    # zero padding is no element; any other fill is a constant one (S3e)
+    return node.move(masks, values, constant=0.0 if node.pads else 1.0)
 
 
 def _always_real(node: Node) -> bool:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from backplay.network.contraction import Contraction
-from backplay.network.linear import Averaging, Convolution, Dense, LinearMap, Resampling
+from backplay.network.layout import PLAIN
+from backplay.network.linear import Averaging, Convolution, Dense, LinearMap, Resampling, Sparse
+from backplay.network.nodes import Affine
 
 _BUDGET = 2**22  # entries of the rows that are held at once
 
@@ -18,7 +20,7 @@ Score = Callable[[Tensor, Tensor], Tensor]  # (weights, flat indices of predeces
 
 
 def choose(
-    linear: LinearMap,
+    node: Affine,
     weight: Tensor,
     states: Tensor,
     shapes: tuple[torch.Size, torch.Size],
@@ -31,8 +33,8 @@ def choose(
     """
     found = torch.empty_like(states)
     towards = torch.empty(states.shape, dtype=weight.dtype, device=states.device)
-    for part in _chunks(states, _width(linear, weight, shapes[0])):
-        index, row = gather(linear, weight, states[part], shapes)
+    for part in _chunks(states, _width(node.map, weight, shapes[0])):
+        index, row = gather(node, weight, states[part], shapes)
         pick = categorical(score(row, index), generator)[:, None]
         found[part], towards[part] = index.gather(1, pick)[:, 0], row.gather(1, pick)[:, 0]
     return found, towards
@@ -53,9 +55,13 @@ def categorical(scores: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def gather(
-    linear: LinearMap, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+    node: Affine, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
 ) -> tuple[Tensor, Tensor]:
-    """Flat indices of the predecessors of each state, and the weights towards them; (states, predecessors)."""
+    """Flat indices of the predecessors of each state, and the weights towards them; (states, predecessors).
+
+    `weight` is that of the node or one like it; `shapes` are those of the operand and of the output.
+    """
+    linear = node.map
     match linear:
         case Dense():
             width = shapes[0][-1]
@@ -65,10 +71,10 @@ def gather(
             return _receptive_field(linear, weight, states, shapes)
         case Contraction():
             return _contracted(linear, weight, states, shapes)
-        case Averaging() | Resampling() | Convolution():
+        case Averaging() | Resampling() | Convolution() | Sparse() if node.layout == node.operand.layout == PLAIN:
             return _probed(linear, weight, states, shapes)
         case _:
-            return _one_by_one(linear, weight, states, shapes)
+            return _sample_by_sample(node, weight, states, shapes)
 
 
 def _chunks(states: Tensor, width: int) -> Iterator[slice]:
@@ -145,15 +151,28 @@ def _probed(
     return (states // inner)[:, None] * below + torch.arange(below, device=states.device), row
 
 
-def _one_by_one(
-    linear: LinearMap, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
+def _sample_by_sample(
+    node: Affine, weight: Tensor, states: Tensor, shapes: tuple[torch.Size, torch.Size]
 ) -> tuple[Tensor, Tensor]:
-    """Any other map: a unit mass for each different state."""
+    """Any other map, wherever its samples lie: in each round a unit mass on one state of every sample."""
+    above, below = (
+        at.rows(torch.arange(shape.numel(), device=states.device).view(shape))
+        for at, shape in ((node.layout, shapes[1]), (node.operand.layout, shapes[0]))
+    )
+    inside = torch.empty(shapes[1].numel(), dtype=torch.long, device=states.device)
+    inside[above.flatten()] = torch.arange(above.numel(), device=states.device)
+    sample = inside[states] // above.shape[1]
     distinct, place = cast("tuple[Tensor, Tensor]", torch.unique(states, return_inverse=True))
-    rows: list[Tensor] = []
-    for state in distinct.tolist():
-        probe = torch.zeros(shapes[1].numel(), dtype=weight.dtype, device=states.device)
-        probe[state] = 1.0
-        rows.append(linear.adjoint(probe.view(shapes[1]), weight, shapes[0]).flatten())
-    index = torch.arange(shapes[0].numel(), device=states.device).expand(len(states), -1)
-    return index, torch.stack(rows)[place]
+    owner = inside[distinct] // above.shape[1]
+    turn = torch.zeros_like(distinct)  # the round in which a state of its sample is looked at
+    for k in range(len(above)):
+        turn[owner == k] = torch.arange(int((owner == k).sum()), device=states.device)
+    dtype = weight.dtype if weight.ndim else torch.float64  # a number fits any precision
+    found = torch.empty(len(distinct), below.shape[1], dtype=dtype, device=states.device)
+    for k in range(int(turn.amax()) + 1):
+        here = turn == k
+        probe = torch.zeros(shapes[1].numel(), dtype=dtype, device=states.device)
+        probe[distinct[here]] = 1.0
+        mass = node.map.adjoint(probe.view(shapes[1]), weight, shapes[0])
+        found[here] = node.operand.layout.rows(mass)[owner[here]]
+    return below[sample], found[place]

@@ -126,17 +126,22 @@ class _Pair:
         return torch.where(close, derivative(lambda a: rerun(node, {operand: a}, self.at), (z + z0) / 2), ratio)
 
     def _winner(self, node: Max, mass: Tensor) -> Tensor:
-        """A maximum that rises owes it to the winner at the input, one that falls to the winner at the baseline."""
+        """A maximum that rises owes it to the winner at the input, one that falls to the winner at the baseline.
+
+        With a minimum it is the other way round.
+        """
         assert node.winner is not None
         operand, rise, delta = node.inputs[0], self.difference(node), self.difference(node.inputs[0])
-        index = torch.where(rise >= 0, node.winner(self.at[operand]), node.winner(self.base[operand]))
+        now, then = (node.winner(values[operand]) for values in (self.at, self.base))
+        index = torch.where(-rise >= 0 if node.least else rise >= 0, now, then)
         (carried,) = Winner(index, delta.shape).pull(mass * _share(rise, delta.flatten()[index]), DIFFERENCE)
         return carried
 
     def _duel(self, node: Max, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
         left, right = node.inputs
         rise = self.difference(node)
-        first = torch.where(rise >= 0, self.at[left] >= self.at[right], self.base[left] >= self.base[right])
+        now, then = (node.first(values[left], values[right]) for values in (self.at, self.base))
+        first = torch.where(-rise >= 0 if node.least else rise >= 0, now, then)
         for operand, wins in ((left, first), (right, ~first)):
             yield operand, mass * wins * _share(rise, self.difference(operand))
 

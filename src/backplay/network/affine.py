@@ -8,7 +8,7 @@ from torch import Tensor
 from backplay.network import operators
 from backplay.network.builder import Builder, Call, constant, lowers
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Node, Wire
+from backplay.network.nodes import Affine, Fill, Node, Wire
 
 
 @lowers(*operators.CONVOLUTIONS)
@@ -55,7 +55,7 @@ def _padded(builder: Builder, call: Call, x: Node, padding: str) -> tuple[Node, 
     if all(t % 2 == 0 for t in total):
         return x, [t // 2 for t in total]
     pads = [p for t in reversed(total) for p in (t // 2, t - t // 2)]
-    node = Wire(torch.nn.functional.pad, (x, pads), operator="pad", nonnegative=x.nonnegative)
+    node = Wire(torch.nn.functional.pad, (x, pads, "constant", Fill(0.0)), operator="pad", nonnegative=x.nonnegative)
     node.pads = node.constants = True
     shape = list(builder.traced[x])
     for axis, t in enumerate(total, 2):

@@ -344,15 +344,3 @@ def power(builder: Builder, call: Call) -> Node | None:
     even = isinstance(exponent, (int, float)) and exponent % 2 == 0
     node.nonnegative = even or node.operand.nonnegative or (isinstance(base, (int, float)) and base >= 0)
     return builder.add(node)
-
-
-@lowers("addcmul")
-def addcmul(builder: Builder, call: Call) -> Node | None:
-    """`self + value · tensor1 · tensor2`, as the two calls that it stands for."""
-    first, second, value = call["tensor1"], call["tensor2"], call.get("value", 1)
-    product = Call(call.node, "mul", torch.mul, (first, second), (), {"self": first, "other": second})
-    inner = multiplication(builder, product) if isinstance(first, Node) or isinstance(second, Node) else None
-    if inner is None:
-        return None
-    named = {"self": call["self"], "other": inner, "alpha": value}
-    return addition(builder, Call(call.node, "add", torch.add, (call["self"], inner), (), named))

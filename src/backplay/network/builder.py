@@ -86,7 +86,10 @@ class Builder:
     constants: Scope = field(default_factory=dict[Any, Any])  # values of constants that are known before a play
     unlearned: Scope = field(default_factory=dict[Any, Any])  # those among them that no parameter changes
     assumed: list[Callable[[Scope], bool]] = field(default_factory=list[Callable[[Scope], bool]])  # of constants (S5)
+    told: dict[Ref, Node] = field(default_factory=dict[Ref, Node])  # values of nodes that are read as constants
+    whole: set[Node] = field(default_factory=set[Node])  # nodes whose values are no floating-point numbers
     current: fx.Node | None = None
+    scratch: fx.Graph = field(default_factory=fx.Graph)  # calls that `spell` writes
     prefix: str = ""  # of the names of an inlined sub-graph
 
     def add(self, node: Node, shape: torch.Size | None = None) -> Node:
@@ -94,7 +97,11 @@ class Builder:
         assert self.current is not None
         value = self.current.meta["val"]
         self.traced[node] = getattr(value, "shape", torch.Size()) if shape is None else shape
-        node.fleeting = node.fleeting or any(leaf in self.given for leaf in flat(node.args) if isinstance(leaf, Ref))
+        refs = [leaf for leaf in flat(node.args) if isinstance(leaf, Ref)]
+        node.fleeting = node.fleeting or any(ref in self.given for ref in refs)
+        node.reads = tuple(dict.fromkeys(self.told[ref] for ref in refs if ref in self.told))
+        if isinstance(value, Tensor) and not value.is_floating_point():
+            self.whole.add(node)
         node.carries = isinstance(node, Input) or _may_carry(node)
         node.calls = self._calls()
         node.path = node.calls[-1][0] if node.calls else ""
@@ -127,7 +134,7 @@ class Builder:
         """
         ref = self.reference(node)
         args, kwargs = self.lower(list(node.args)), {k: self.lower(v) for k, v in node.kwargs.items()}
-        if blank is not None and isinstance(args[blank], Node):
+        if blank is not None and (isinstance(args[blank], Node) or args[blank] in self.told):
             args[blank] = self._blank(node.args[blank])  # type: ignore[arg-type]
         self.program.append(Statement(ref, node.target, args, kwargs))  # type: ignore[arg-type]
         if any(leaf in self.given for leaf in flat([args, list(kwargs.values())]) if isinstance(leaf, Ref)):
@@ -145,6 +152,77 @@ class Builder:
 
         self.program.append(Statement(ref, make, [source, self.shape_of(like)], {}))
         return ref
+
+    def tell(self, node: Node, traced: Any) -> Ref:
+        """A value without a derivative, as the constant that all others read (S3d); `traced` is what export saw."""
+        if node.ref is None:
+            node.ref = Ref(f"told {len(self.told)}")
+            self.told[node.ref], self.meta[node.ref.name] = node, traced
+            self.given.add(node.ref)
+        return node.ref
+
+    def oracle(self, call: Call) -> Ref:
+        """A call whose value is told: a detached value, an index, whatever follows from told values alone."""
+        return self.tell(self.add(Oracle(call.function, call.args, operator=call.operator)), call.node.meta.get("val"))
+
+    def compute(self, call: Call, function: Callable[..., Any], *args: Any) -> Ref:
+        """A constant in the place of a live call: what the call makes of constants and sizes alone."""
+        if any(leaf in self.told for leaf in flat(args) if isinstance(leaf, Ref)):
+            return self.tell(self.add(Oracle(function, args, operator=call.operator)), call.node.meta["val"])
+        ref = self.reference(call.node)
+        self.program.append(Statement(ref, function, list(args), {}))
+        self.given.add(ref)  # of the batch's shape
+        return ref
+
+    def like(self, call: Call) -> Ref:
+        """An empty tensor like the value of a call."""
+        return self._blank(call.node)
+
+    def spell(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """The node of a call that the program does not hold: for operators that are what they spell out (S3f)."""
+        node, before = self._scratch(op, args, kwargs), self.current
+        self.current = node
+        try:
+            call = self.call(node)
+            leaves = flat([call.args, list(kwargs.values())])
+            if not any(isinstance(leaf, Node) for leaf in leaves):
+                told = any(leaf in self.told for leaf in leaves if isinstance(leaf, Ref))
+                return self.oracle(call) if told else self.run_later(node)
+            found = LOWERINGS.get(call.operator)
+            made = None if found is None else found(self, call)
+            if made is None:
+                return self.add(Oracle(call.function, call.args, operator=call.operator, unsupported=True))
+            return made
+        finally:
+            self.current = before
+
+    def _scratch(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        """A call as the exporter would have written it, with the value that it would have seen."""
+        assert self.current is not None
+        traced = self.current.meta["val"]
+        like = traced[0] if isinstance(traced, (list, tuple)) else traced
+
+        def place(value: Any) -> Any:
+            if isinstance(value, list):
+                return [place(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            if not isinstance(value, (Node, Ref)):
+                return value
+            given = self.scratch.placeholder(f"given_{len(self.scratch.nodes)}")
+            self.values[given] = value
+            if isinstance(value, Node):
+                dtype = torch.bool if value in self.whole else like.dtype
+                given.meta["val"] = torch.empty(self.traced[value], dtype=dtype, device=like.device)
+            else:
+                given.meta["val"] = self.meta[value.name]
+            return given
+
+        with like.fake_mode:
+            places = tuple(place(a) for a in args)
+            node = self.scratch.call_function(op, places, kwargs)
+            node.name = f"spelled_{node.name}"
+            node.meta["val"] = op(*fx.map_arg(places, lambda given: given.meta["val"]), **kwargs)
+        node.meta["nn_module_stack"] = self.current.meta.get("nn_module_stack", {})
+        return node
 
     def extend(self, node: Node) -> None:
         """The call being read becomes part of an earlier node, which its module now names too."""

@@ -25,6 +25,7 @@ from backplay.network.compared import check_sound
 from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
 from backplay.network.model import Model, read_model
+from backplay.network.mutation import follow_mutation
 from backplay.network.nodes import Input, Node, Oracle, Ref
 from backplay.network.precision import HALF, as_played, in_single, is_half, precision_of
 
@@ -231,6 +232,9 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
     kept = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
     output = results[kept.index(True)]
     inputs = [n for n in builder.nodes if isinstance(n, Input)]
+    while isinstance(output, Ref) and output in builder.told:  # the refusal names what was detached first
+        output = (*builder.told[output].reads, builder.told[output])[0]
+        output = output if output.inputs else output.ref
     if not isinstance(output, Node):
         raise CaptureError("the model's output does not depend on its input, so there is nothing to explain.")
     return inputs[0], output
@@ -261,7 +265,7 @@ def _read_calls(module: fx.GraphModule, builder: Builder) -> list[Any]:
             builder.current = node
             with at(builder.spot(node)):
                 builder.values[node] = _read_call(node, builder)
-            _check_mutation(node, builder)
+                follow_mutation(node, builder)
     return []
 
 
@@ -271,7 +275,8 @@ def _read_call(node: fx.Node, builder: Builder) -> Any:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _inline(node, builder)
     value = node.meta.get("val")
-    live = any(isinstance(leaf, Node) for leaf in _leaves(builder, node))
+    leaves = _leaves(builder, node)
+    live = any(isinstance(leaf, Node) for leaf in leaves)
     if isinstance(value, (int, float, bool)):
         return value
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
@@ -281,9 +286,11 @@ def _read_call(node: fx.Node, builder: Builder) -> Any:
         return None
     if name in operators.CREATIONS:
         return builder.run_later(node, blank=0)
-    if not live:
-        return builder.run_later(node)
-    return lower(builder, builder.call(node))
+    if live:
+        return lower(builder, builder.call(node))
+    if any(leaf in builder.told for leaf in leaves if isinstance(leaf, Ref)):
+        return builder.oracle(builder.call(node))
+    return builder.run_later(node)
 
 
 def _leaves(builder: Builder, node: fx.Node) -> list[Any]:
@@ -291,11 +298,14 @@ def _leaves(builder: Builder, node: fx.Node) -> list[Any]:
 
 
 def _item(value: Any, index: Any, node: fx.Node, builder: Builder) -> Any:
+    if isinstance(value, Ref) and value in builder.told:
+        part = builder.add(Oracle(lambda several: several[index], (value,), operator=builder.told[value].operator))
+        return builder.tell(part, node.meta["val"])
     if isinstance(value, Ref):
         return builder.run_later(node)
     if isinstance(value, Node):  # a several-valued operator without a kind
         return builder.add(type(value)(lambda pair: pair[index], (value,), operator=value.operator, unsupported=True))  # type: ignore[call-arg]
-    if index >= len(value):  # indices of a maximum and the like: no value that mass could reach
+    if index >= len(value):  # statistics beside a norm: no value that mass could reach
         return builder.add(Oracle(_no_function, (), operator=str(node.target), unsupported=True), torch.Size())
     made = value[index]
     return made() if callable(made) else made
@@ -316,34 +326,3 @@ def _inline(node: fx.Node, builder: Builder) -> Any:
     (result,) = _read_calls(inner, builder)
     builder.prefix = outer
     return result
-
-
-def _check_mutation(node: fx.Node, builder: Builder) -> None:
-    """In-place operators mean their plain twins (S3d): later readers of the changed tensor read the new value."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable or not node.args or not isinstance(node.args[0], fx.Node):
-        return
-    changed = node.args[0]
-    if not isinstance(builder.values[node], Node):
-        if _owner(changed).op == "placeholder":  # a parameter or an input: a play must not change it
-            raise CaptureError(f"{node.target} changes a tensor of the model in place")
-        return  # constants are computed by running their calls, mutations included
-    if "dropout" in str(node.target) and node.args[-1] is False:
-        return  # in eval mode it changes nothing
-    if _is_view(changed) or any(_is_view(user) and user is not node for user in changed.users):
-        raise CaptureError(f"{node.target} changes a view in place")
-    builder.values[changed] = builder.values[node]
-
-
-def _owner(node: fx.Node) -> fx.Node:
-    """What a view looks at, or an in-place operator hands on."""
-    schema = getattr(node.target, "_schema", None)
-    aliases = schema is not None and any(r.alias_info is not None for r in schema.returns)
-    return _owner(node.args[0]) if aliases and isinstance(node.args[0], fx.Node) else node
-
-
-def _is_view(node: fx.Node) -> bool:
-    if "dropout" in str(node.target):  # in eval mode it hands its operand on
-        return True
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)

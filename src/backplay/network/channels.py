@@ -226,8 +226,7 @@ class Channels:
     def _moved(self, node: Any, below: list[Tensor]) -> Tensor:
         """Labels move with the elements; constants beside them take the label of their row."""
         blank = [torch.zeros(b.shape, dtype=torch.float64, device=b.device) for b in below]
-        filled = node.move(blank, self.values) != 0  # what the wire fills in by itself
-        moved = torch.where(filled, 0, node.move([b.double() for b in below], self.values)).long()
+        moved = node.move([b.double() for b in below], self.values).long()
         if not node.constants or not bool(moved.any()):
             return moved
         found = line(moved)
@@ -237,11 +236,13 @@ class Channels:
                 self.ledger.hold(moved)
             return moved
         labels = found[1].view([-1 if d == found[0] else 1 for d in range(moved.ndim)]).expand(moved.shape)
+        silent = {r: torch.zeros_like(self.values[r], dtype=torch.float64) for r in floating}
+        silent |= dict(zip(node.inputs, blank, strict=True))
+        filled = node.run(Overlay(silent, self.values)) != 0  # numbers that the wire puts in by itself
         for ref in floating:
             origin = self._origins.of(ref)
             entries = self._numbered(self.values[ref]) if origin is None else origin.entries
-            zeros = {r: torch.zeros_like(self.values[r], dtype=torch.float64) for r in floating}
-            scope = Overlay(zeros | dict(zip(node.inputs, blank, strict=True)) | {ref: entries.double()}, self.values)
+            scope = Overlay(silent | {ref: entries.double()}, self.values)
             entries = torch.where(filled, 0, node.run(scope)).long()
             self._speaks(node, None if origin is None else origin.parameter, entries, labels)
         return labels

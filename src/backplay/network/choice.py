@@ -47,24 +47,24 @@ def bound(builder: Builder, call: Call, live: Node, limit: Any, above: bool) -> 
     return builder.add(node)
 
 
-def larger(builder: Builder, call: Call, left: Node, right: Node) -> Node:
-    """The maximum of a live and a detached tensor: the latter is a terminal (S3d)."""
-    wins = builder.add(Oracle(torch.ge, (left, right), operator="ge"), builder.traced[left])
-    node = Select(
-        _where, (wins, left, right), operator=call.operator, nonnegative=left.nonnegative or right.nonnegative
-    )
+def detached_rival(builder: Builder, call: Call, left: Node, right: Node, least: bool) -> Node:
+    """The maximum or minimum of a live and a detached tensor: the latter is a terminal (S3d)."""
+    function, name = (torch.le, "le") if least else (torch.ge, "ge")
+    wins = builder.add(Oracle(function, (left, right), operator=name), builder.traced[left])
+    node = Select(_where, (wins, left, right), operator=call.operator)
     node.mask, node.sides = wins, (left, right)
+    node.nonnegative = (all if least else any)((left.nonnegative, right.nonnegative))
     return builder.add(node)
 
 
 def clamp(builder: Builder, call: Call) -> Node | None:
     """A clamp with a live bound is a maximum and a minimum."""
-    from backplay.network.pooling import maximum
+    from backplay.network.pooling import duel
 
     found: Any = call.args[0]
     for name, operator, op in (("min", "maximum", torch.maximum), ("max", "minimum", torch.minimum)):
         limit = call.get(name)
         if limit is not None:
             named = {"self": found, "other": limit}
-            found = maximum(builder, Call(call.node, operator, op, (found, limit), (), named))
+            found = duel(builder, Call(call.node, operator, op, (found, limit), (), named))
     return found

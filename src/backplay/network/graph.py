@@ -19,7 +19,7 @@ from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteE
 from backplay.network import operators
 from backplay.network.attention import Attention
 from backplay.network.builder import Builder, Constants, Statement
-from backplay.network.layout import FIRST, PLAIN, Layout
+from backplay.network.layout import PLAIN, Layout
 from backplay.network.nodes import Halves, Input, Node, Oracle, Ref, Wire, resolve
 from backplay.network.precision import FLOATING, SingleScope, as_played, in_single, is_half, precision_of
 from backplay.network.weights import Weights, fingerprints
@@ -280,7 +280,7 @@ class Network:
             waiting = dict(self.consumers)
             for node in self.nodes:
                 if not isinstance(node, Input):
-                    scope[node] = node.run(scope)
+                    node.settle(scope, node.run(scope))
                 value = scope[node]
                 if isinstance(value, Tensor):
                     self._largest = max(self._largest, _elements(node, scope) // batch)
@@ -403,7 +403,7 @@ def _reachable(nodes: list[Node], output: Node) -> list[Node]:
     seen: set[Node] = {output}
     for node in reversed(nodes):
         if node in seen:
-            seen.update(node.inputs)
+            seen.update(node.inputs, node.reads)
     return [n for n in nodes if n in seen or isinstance(n, Input)]
 
 
@@ -504,14 +504,14 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
                 f"{tuple(value.shape)}; take it out of the model."
             )
         owners = node.move([n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs], scope)
-        found = Layout.of(_fill_constants(owners, batch), batch)
+        found = Layout.of(_fill_constants(owners), batch)
         if found is not None:
             return found
         if node.kind != "oracle":
             raise CaptureError(
                 f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
             )
-    source = node.inputs[0].layout
+    source = (*node.inputs, *node.reads)[0].layout
     if value.ndim == 0 or (node.kind != "oracle" and all(isinstance(s, int) for s in builder.traced[node])):
         raise CaptureError(
             f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
@@ -521,16 +521,10 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
     return Layout(dim, source.outer, source.inner)
 
 
-def _fill_constants(owners: Tensor, batch: int) -> Tensor:
-    """Constant and padded elements belong to the sample of their neighbours along the batch axis.
-
-    What a wire fills in itself, padding and masks above all, is no number of a sample.
-    """
-    last = FIRST + batch - 1
-    least, most = (float(end) for end in owners.aminmax())
-    if least >= FIRST and most <= last:
+def _fill_constants(owners: Tensor) -> Tensor:
+    """Constant and padded elements, which have no number, belong to the sample of their neighbours along the batch."""
+    if bool((owners > 0).all()):
         return owners
-    owners = torch.where((owners >= FIRST) & (owners <= last), owners, 0)
     for dim in range(owners.ndim):
         line = owners.movedim(dim, 0).flatten(1).amax(1) if owners.ndim > 1 else owners
         filled = line.view([-1 if d == dim else 1 for d in range(owners.ndim)]).expand(owners.shape)

@@ -5,6 +5,7 @@ A kernel runs the same geometry with other weights (`|W|`, `W⁺`, powers), so a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,11 +82,13 @@ class Averaging:
     """
 
     function: Callable[[Tensor], Tensor]
-    predecessors: Callable[[Tensor], Tensor | float]  # how many elements each output is made of
+    predecessors: Callable[[Tensor], Tensor | float] | None = None  # how many elements each is made of; None: a sum
 
     def row_weight(self, x: Tensor) -> Tensor:
         """The weight that all predecessors of an output share."""
         ones = torch.ones_like(x)
+        if self.predecessors is None:
+            return torch.ones_like(self.function(ones))
         return self.function(ones) / self.predecessors(ones)
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -118,6 +121,33 @@ class Resampling:
         for axis, matrix in enumerate(self._matrices(weight), -len(self.sizes)):
             y = (y.movedim(axis, -1) @ matrix).movedim(-1, axis)
         return y
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """A matrix over the last dimensions, of which only some entries are there: the weight lists them.
+
+    For maps that are not separable, or whose parts by sign are not: `W⁺` of a bicubic interpolation holds products of
+    two negative numbers.
+    """
+
+    rows: Tensor  # of each entry: index into the output's last dimensions
+    columns: Tensor  # and into the operand's
+    above: tuple[int, ...]
+    below: tuple[int, ...]
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self._product(x, weight, (self.rows, self.columns), self.below, self.above)
+
+    def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+        return self._product(y, weight, (self.columns, self.rows), self.above, self.below)
+
+    def _product(
+        self, x: Tensor, weight: Tensor, places: tuple[Tensor, Tensor], old: tuple[int, ...], new: tuple[int, ...]
+    ) -> Tensor:
+        lead, sizes = x.shape[: x.ndim - len(old)], (math.prod(new), math.prod(old))
+        matrix = torch.sparse_coo_tensor(torch.stack(places).to(x.device), weight, sizes, check_invariants=False)
+        return (matrix @ x.reshape(-1, sizes[1]).T).T.reshape(*lead, *new)
 
 
 def transpose(function: Callable[..., Tensor], y: Tensor, *shapes: torch.Size) -> tuple[Tensor, ...]:

@@ -25,6 +25,13 @@ class Ref:
     name: str
 
 
+@dataclass(frozen=True)
+class Fill:
+    """A number that a wire puts in by itself: a padding value, the other side of a mask (S3e)."""
+
+    value: float
+
+
 Scope = Mapping[Any, Any]  # Node or Ref -> its value
 
 
@@ -48,6 +55,8 @@ def resolve(tree: Any, scope: Scope) -> Any:
     """Replace every node and every reference in nested arguments by its value."""
     if isinstance(tree, (Node, Ref)):
         return scope[tree]
+    if isinstance(tree, Fill):
+        return tree.value
     if isinstance(tree, (list, tuple)):
         return type(tree)(resolve(item, scope) for item in tree)  # pyright: ignore[reportUnknownVariableType]
     return tree
@@ -91,6 +100,8 @@ class Node:
     path: str = ""  # module path
     calls: tuple[tuple[str, str], ...] = ()  # (path, key) of the module calls that the node lies in, outermost first
     fleeting: bool = False  # reads constants that change from play to play: nothing derived from them is kept
+    ref: Ref | None = None  # where others read its value as a constant (S3d)
+    reads: tuple[Node, ...] = ()  # nodes whose values it reads as constants
     ancestry: list[Node] | None = None  # what `elementwise.ancestors` found
     helper: bool = False  # part of another operator, such as the broadcast of an operand
     shape: tuple[int, ...] = ()  # -1 stands for the dimension that holds the batch
@@ -112,6 +123,12 @@ class Node:
         """The forward value."""
         with at(self):
             return self.function(*resolve(self.args, scope))
+
+    def settle(self, scope: dict[Any, Any], value: Any) -> None:
+        """Write down the node's value for all who read it."""
+        scope[self] = value
+        if self.ref is not None:
+            scope[self.ref] = value
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.kind} {self.shape}"
@@ -232,12 +249,18 @@ class Sum(Node):
 class Max(Node):
     """Max pooling, amax, maximum: `winner` gives, for each output, the flat index of its winner in `carriers[0]`.
 
-    For the maximum of two live operands `winner` is None and the operands compete elementwise.
+    For the maximum of two live operands `winner` is None and the operands compete elementwise. A minimum is the maximum
+    of the negated operands (S3f); order statistics (`topk`, `sort`) have winners too.
     """
 
     kind: str = "max"
 
     winner: Callable[[Tensor], Tensor] | None = None
+    least: bool = False  # the smallest wins
+
+    def first(self, left: Tensor, right: Tensor) -> Tensor:
+        """Where the first of two operands wins; it also wins ties."""
+        return left <= right if self.least else left >= right
 
 
 @dataclass(eq=False, repr=False)
@@ -289,7 +312,10 @@ class Product(Node):
 
 @dataclass(eq=False, repr=False)
 class Wire(Node):
-    """Moves elements; `constants` says whether some outputs have no live source (padding, class token)."""
+    """Moves elements; `constants` says whether some outputs have no live source (padding, class token).
+
+    What it fills in, constant floating-point tensors and `Fill` numbers alike, has no live source.
+    """
 
     kind: str = "wire"
 
@@ -301,14 +327,31 @@ class Wire(Node):
         return transpose(lambda *operands: self.move(operands, scope), mass, *shapes)
 
     def move(self, operands: Sequence[Tensor], scope: Scope, constant: float = 0.0) -> Tensor:
-        """Run the wire on other operands; constant floating-point tensors become `constant`."""
+        """Run the wire on other operands; all that it fills in becomes `constant`."""
         return self.function(*_substituted(self.args, iter(operands), scope, constant, operands[0].dtype))
+
+    def live(self, shapes: Sequence[torch.Size], scope: Scope, like: Tensor) -> Tensor:
+        """1 on elements with a live source, 0 on what is filled in."""
+        one = torch.ones(1, dtype=like.dtype, device=like.device)
+        return self.move([one.expand(shape) for shape in shapes], scope)
+
+    def sources(self, shapes: Sequence[torch.Size], scope: Scope, device: torch.device) -> Tensor:
+        """For each output the number of the element that it holds, counted on from operand to operand; −1: a fill."""
+        names: list[Tensor] = []
+        offset = 1
+        for shape in shapes:
+            end = offset + shape.numel()
+            names.append(torch.arange(offset, end, dtype=torch.float64, device=device).view(shape))
+            offset = end
+        return self.move(names, scope).long() - 1
 
 
 def _substituted(tree: Any, operands: Iterator[Tensor], scope: Scope, constant: float, dtype: torch.dtype) -> Any:
     """Arguments of a wire with its live operands replaced in turn, and its constants by one number."""
     if isinstance(tree, Node):
         return next(operands)
+    if isinstance(tree, Fill):
+        return constant
     if isinstance(tree, Ref):
         value = scope[tree]
         floating = isinstance(value, Tensor) and value.is_floating_point()

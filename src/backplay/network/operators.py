@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 # exported name without overload and in-place underscore -> name of the gate in `values.gates`
 GATES = {
     "relu": "relu",
@@ -47,22 +49,39 @@ WIRES = frozenset(
     (
         "mT mH H T numpy_T adjoint matrix_H "
         "reshape view _unsafe_view _reshape_copy flatten unflatten permute transpose swapaxes swapdims t movedim "
-        "contiguous clone alias detach lift_fresh_copy lift_fresh squeeze unsqueeze expand "
+        "contiguous clone alias lift_fresh_copy lift_fresh squeeze unsqueeze expand "
         "slice select narrow cat concat concatenate stack hstack vstack dstack split split_with_sizes chunk "
         "unbind tensor_split "
         "repeat repeat_interleave tile roll flip index index_select gather take_along_dim im2col unfold "
         "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle pad constant_pad_nd reflection_pad1d "
         "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d dropout "
         "alpha_dropout feature_dropout to _to_copy type_as diagonal slice_scatter "
-        "select_scatter tril triu squeeze_copy view_copy rot90 ravel atleast_2d atleast_3d unsafe_chunk unsafe_split"
+        "select_scatter diagonal_scatter index_put index_copy index_fill scatter masked_scatter tril triu squeeze_copy "
+        "max_unpool2d max_unpool3d "
+        "view_copy rot90 ravel atleast_2d atleast_3d unsafe_chunk unsafe_split"
     ).split()
 )
 
 # wires that leave every element where it is
 COPIES = frozenset("clone contiguous alias lift_fresh lift_fresh_copy".split()) | DROPOUTS
 
-# wires some of whose outputs may be zero padding
+# wires that may put in padding
 PADS = frozenset({"pad", "constant_pad_nd", "im2col"})
+
+# the arguments of wires that may be numbers which they put in
+FILLS = {"masked_fill": ("value",), "where": ("self", "other"), "scatter": ("value",), "index_fill": ("value",)}
+
+# wires that leave zeros where they put nothing
+SPARSE = frozenset({"max_unpool2d", "max_unpool3d"})
+
+# what stands behind these is told, whatever it is (S3d)
+DETACHED = frozenset({"detach"})
+
+
+def counts(dtype: torch.dtype) -> bool:
+    """Whether values are integers: they have no derivative, and are told."""
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
 
 # operators that summarise a sample: what depends on live values only through them is a statistic (S3b)
 REDUCTIONS = frozenset(
@@ -75,7 +94,8 @@ AVERAGES = REDUCTIONS | {"avg_pool1d", "avg_pool2d", "avg_pool3d"}
 RESAMPLINGS = frozenset(
     (
         "upsample_bilinear2d upsample_linear1d upsample_trilinear3d upsample_nearest1d upsample_nearest2d "
-        "upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"
+        "upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d "
+        "upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa"
     ).split()
 )
 

@@ -1,8 +1,7 @@
-"""Averages, interpolation and maxima: mix and max nodes (S3)."""
+"""Averages and maxima: mix and max nodes (S3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from backplay.network import operators
 from backplay.network.builder import Builder, Call, flat, lowers
-from backplay.network.choice import bound, larger
-from backplay.network.linear import Averaging, Resampling
-from backplay.network.nodes import Max, Mix, Node, Ref
+from backplay.network.choice import bound, detached_rival
+from backplay.network.linear import Averaging
+from backplay.network.nodes import Max, Mix, Node, Oracle, Ref
 
 
 @lowers(*operators.AVERAGES)
@@ -48,28 +47,6 @@ def _predecessors(call: Call, x: Tensor) -> Tensor | float:
     return getattr(function, call.operator)(ones, kernel, stride, padding, ceil, True, 1)
 
 
-@lowers(*operators.RESAMPLINGS)
-def resampling(builder: Builder, call: Call) -> Node | None:
-    x = call.args[0]
-    if any(isinstance(a, (Node, Ref)) for a in flat(call.args[1:])):
-        return None
-    sizes = [int(s) for s in builder.traced[x][2:]]
-    matrices: list[Tensor] = []
-    for axis, size in enumerate(sizes):
-        # a channel for each input position of this axis, constant along the others: the response is the matrix
-        probe = torch.eye(size, dtype=torch.float64).view(
-            [1, size] + [size if a == axis else 1 for a in range(len(sizes))]
-        )
-        probe = probe.expand(1, size, *sizes)
-        response = call.function(probe, *call.args[1:])[0]
-        matrices.append(response.movedim(axis + 1, 1).flatten(2)[:, :, 0].T.contiguous())
-    entries = torch.cat([m.flatten() for m in matrices])
-    node = Mix(call.function, call.args, operator=call.operator, nonnegative=x.nonnegative)
-    node.operand, node.map = x, Resampling(tuple((m.shape[0], m.shape[1]) for m in matrices))
-    node.weight = lambda scope: entries.to(scope[x])
-    return builder.add(node)
-
-
 @lowers("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(builder: Builder, call: Call) -> Any:
     x = call["self"]
@@ -79,9 +56,7 @@ def max_pool(builder: Builder, call: Call) -> Any:
     geometry["stride"] = geometry["stride"] or None
     node = Max(lambda a: pool(a, **geometry), (x,), operator=call.operator, nonnegative=x.nonnegative)
     node.winner = lambda a: _flat_planes(pool(a, **geometry, return_indices=True)[1], a, dims)
-    shape = call.node.meta["val"]
-    builder.add(node, shape[0].shape if isinstance(shape, (tuple, list)) else shape.shape)
-    return [lambda: node] if "indices" in call.operator else node
+    return _chosen(builder, call, node)
 
 
 def _flat_planes(index: Tensor, x: Tensor, dims: int) -> Tensor:
@@ -92,30 +67,41 @@ def _flat_planes(index: Tensor, x: Tensor, dims: int) -> Tensor:
 
 
 @lowers("adaptive_max_pool2d", "adaptive_max_pool1d", "adaptive_max_pool3d")
-def adaptive_max_pool(builder: Builder, call: Call) -> list[Callable[[], Node]]:
+def adaptive_max_pool(builder: Builder, call: Call) -> Any:
     x, dims = call["self"], int(call.operator[-2])
     function, size = call.function, call["output_size"]
     node = Max(lambda a: function(a, size)[0], (x,), operator=call.operator, nonnegative=x.nonnegative)
     node.winner = lambda a: _flat_planes(function(a, size)[1], a, dims)
-    builder.add(node, call.node.meta["val"][0].shape)
-    return [lambda: node]
+    return _chosen(builder, call, node)
 
 
-@lowers("amax", "max")
-def reduce_max(builder: Builder, call: Call) -> Any:
+def _chosen(builder: Builder, call: Call, node: Max) -> Any:
+    """The values, and beside them, where the operator gives both, the indices: these are told."""
+    traced = call.node.meta["val"]
+    if not isinstance(traced, (tuple, list)):
+        return builder.add(node)
+    builder.add(node, traced[0].shape)
+
+    def indices() -> Ref:
+        oracle = Oracle(lambda *args: call.function(*args)[1], call.args, operator=call.operator)
+        return builder.tell(builder.add(oracle, traced[1].shape), traced[1])
+
+    return [lambda: node, indices]
+
+
+@lowers("amax", "max", "amin", "min")
+def extremum(builder: Builder, call: Call) -> Any:
+    """Over some dimensions; over all of them it would compare the samples of a batch, which their layout shows."""
     x = call["self"]
-    if isinstance(call.get("other"), Node):
-        return maximum(builder, call)
-    axes = call.get("dim", None)
-    if axes is None or axes == []:
-        return None
-    axes = [axes] if isinstance(axes, int) else list(axes)
-    keep = bool(call.get("keepdim", False))
-    node = Max(lambda a: torch.amax(a, axes, keep), (x,), operator=call.operator, nonnegative=x.nonnegative)
-    node.winner = lambda a: first_winner(a, axes, keep)
-    pair = call.operator == "max"
-    builder.add(node, call.node.meta["val"][0].shape if pair else None)
-    return [lambda: node] if pair else node
+    if call.get("other") is not None:
+        return duel(builder, call)
+    axes = call.get("dim")
+    axes = [axes] if isinstance(axes, int) else list(axes or range(len(builder.traced[x])))
+    keep, least = bool(call.get("keepdim", False)), call.operator in ("amin", "min")
+    function = torch.amin if least else torch.amax
+    node = Max(lambda a: function(a, axes, keep), (x,), operator=call.operator, nonnegative=x.nonnegative)
+    node.winner, node.least = lambda a: first_winner(-a if least else a, axes, keep), least
+    return _chosen(builder, call, node)
 
 
 def first_winner(x: Tensor, axes: list[int], keep: bool) -> Tensor:
@@ -125,14 +111,36 @@ def first_winner(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return torch.where(ties, index, x.numel()).amin(axes, keepdim=keep)
 
 
-@lowers("maximum", "fmax")
-def maximum(builder: Builder, call: Call) -> Node | None:
+@lowers("maximum", "fmax", "minimum", "fmin")
+def duel(builder: Builder, call: Call) -> Node | None:
     left, right = call.args[:2]
     if not isinstance(left, Node) or not isinstance(right, Node):
         live, limit = (left, right) if isinstance(left, Node) else (right, left)
-        return bound(builder, call, live, limit, above=False)
+        return bound(builder, call, live, limit, above="min" in call.operator)
     left, right = builder.expand(left, call.node), builder.expand(right, call.node)
+    least = "min" in call.operator
+    decides = all if least else any  # one operand below 0 makes a minimum negative
     if left.carries != right.carries:
-        return larger(builder, call, left, right)
-    nonnegative = left.nonnegative or right.nonnegative
-    return builder.add(Max(torch.maximum, (left, right), operator=call.operator, nonnegative=nonnegative))
+        return detached_rival(builder, call, left, right, least)
+    node = Max(torch.minimum if least else torch.maximum, (left, right), operator=call.operator)
+    node.least, node.nonnegative = least, decides((left.nonnegative, right.nonnegative))
+    return builder.add(node)
+
+
+@lowers("topk", "sort", "msort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin")
+def order(builder: Builder, call: Call) -> Any:
+    """Order statistics along a dimension: each value is that of one element, as at a maximum."""
+    x, rest = call.args[0], call.args[1:]
+    if any(isinstance(a, (Node, Ref)) for a in flat(rest)) or not isinstance(call.node.meta["val"], (tuple, list)):
+        return None
+    dim = call.get("dim", -1)
+    node = Max(lambda a: call.function(a, *rest)[0], (x,), operator=call.operator, nonnegative=x.nonnegative)
+    node.winner = lambda a: _along(call.function(a, *rest)[1], a, dim)
+    return _chosen(builder, call, node)
+
+
+def _along(index: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Indices along a dimension, as indices into the whole tensor."""
+    numbers, dropped = torch.arange(x.numel(), device=x.device).view(x.shape), index.ndim < x.ndim
+    found = torch.take_along_dim(numbers, index.unsqueeze(dim) if dropped else index, dim)
+    return found.squeeze(dim) if dropped else found

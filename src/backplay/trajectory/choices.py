@@ -52,7 +52,7 @@ def try_linear(sampled: Sampled, node: Affine, kernel: RoutingLinear) -> Tensor:
             sampled,
             kernel.stream(side),
             _contributions(sampled.play, node, sampled.states, side),
-            _scores(kernel.contributions, sampled.states, sampled.play.values[node].shape, side),
+            _scores(kernel.contributions, node, sampled.states, sampled.play.values[node].shape, side),
             None if absorbed is None else side * absorbed,
         )
         for side in (1, -1)
@@ -64,7 +64,7 @@ def try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
     """One stream without outside option (S18)."""
     payoff = _contributions(sampled.play, node, sampled.states, 1)
     shape = sampled.play.values[node].shape
-    index, row = gather(kernel.linear, kernel.weight, sampled.states, (kernel.value.shape, shape))
+    index, row = gather(node, kernel.weight, sampled.states, (kernel.value.shape, shape))
     inverse = at(kernel.inverse, sampled.states, shape)
     return _try_choice(sampled, payoff, (row * kernel.value.flatten()[index]).double() * inverse[:, None])
 
@@ -74,8 +74,8 @@ def try_attention(sampled: Sampled, node: Attention, kernel: ValueRouting) -> Te
     play, states, gains = sampled.play, sampled.states, list[Tensor]()
     shapes = play.values[node.operand].shape, play.values[node].shape
     for side in (1, -1):
-        weights = gather(node.map, _oracle(node, play), states, shapes)[1].double()
-        keys, tried = gather(node.map, kernel.weight, states, shapes)
+        weights = gather(node, _oracle(node, play), states, shapes)[1].double()
+        keys, tried = gather(node, kernel.weight, states, shapes)
         worth = _key_values(node, play, side).flatten()[keys]
         shown = kernel.values[0 if side > 0 else 1].flatten()[keys]
         bias = _key_bias(node, play)
@@ -101,7 +101,7 @@ def _try_input(sampled: Sampled, node: Attention, kernel: ValueRouting, keys: Te
     names = torch.arange(total.numel(), dtype=torch.float64, device=keys.device).view(total.shape)
     states = node.through(names, play.values).flatten()[chosen].long()
     size = at(total, states, total.shape)[:, None]
-    policy = torch.where(size > 0, _scores(kernel.projection, states, total.shape, side) / size, 0)
+    policy = torch.where(size > 0, _scores(kernel.projection, node.projection, states, total.shape, side) / size, 0)
     return _try_choice(sampled, _contributions(play, node.projection, states, side), policy)
 
 
@@ -133,7 +133,7 @@ def _try_stream(sampled: Sampled, stream: Stream, payoff: Tensor, scores: Tensor
 def _contributions(play: Play, node: Affine, states: Tensor, side: int) -> Tensor:
     """`[a_i W_ij]^σ` from the network's own weights and the observed values, (states, predecessors)."""
     value = play.values.observed[node.operand]
-    index, row = gather(node.map, node.weight(play.values), states, (value.shape, play.values[node].shape))
+    index, row = gather(node, node.weight(play.values), states, (value.shape, play.values[node].shape))
     return (side * row.double() * value.flatten()[index].double()).clamp(min=0)
 
 
@@ -171,9 +171,9 @@ def _key_bias(node: Attention, play: Play) -> Tensor | None:
 # ---------------------------------------------------------------- policies, from the kernels
 
 
-def _scores(given: Contributions, states: Tensor, shape: torch.Size, side: int) -> Tensor:
-    linear, weight, value, sign = part(given, side)
-    index, row = gather(linear, weight, states, (value.shape, shape))
+def _scores(given: Contributions, node: Affine, states: Tensor, shape: torch.Size, side: int) -> Tensor:
+    _, weight, value, sign = part(given, side)
+    index, row = gather(node, weight, states, (value.shape, shape))
     return (sign * row * value.flatten()[index]).clamp(min=0).double()
 
 

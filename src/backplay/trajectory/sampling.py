@@ -123,7 +123,7 @@ def _leave(
     if isinstance(node, Input) or not len(walks):
         return
     kernel = play.kernel(node)
-    step = draw(kernel, states, shape, generator)
+    step = draw(kernel, node, states, shape, generator)
     if bool((step.stream != 0).any()):
         found.streams[node.name] = _written(found, walks, step.stream, 0)
     for end in (CEMETERY, CONSTANT):

@@ -81,7 +81,7 @@ class Decomposition(Mapping[str, Pair]):
         self.network: Network = values.network
         self._pairs: dict[Node, _Pair] = {}
         for node in self.network.nodes:
-            if isinstance(values[node], Tensor):
+            if isinstance(values[node], Tensor) and values[node].is_floating_point():
                 with at(node):
                     self._pairs[node] = _step(node, values, self._pairs, activation).aligned()
 
@@ -177,7 +177,7 @@ def _product(node: Product, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
 def _winner(node: Max, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
     if node.winner is None:
         left, right = (pairs[n] for n in node.inputs)
-        first = values[node.inputs[0]] >= values[node.inputs[1]]
+        first = node.first(*(values[n] for n in node.inputs))
         parts = [
             Mass(a.value * first, a.exponent, node.layout).plus(Mass(b.value * ~first, b.exponent, node.layout))
             for a, b in ((left.plus, right.plus), (left.minus, right.minus))
@@ -205,15 +205,14 @@ def _wire(node: Wire, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
     def moved(stream: str) -> Mass:
         masses: list[Mass] = [getattr(p, stream) for p in operands]
         on_scale = [m.times((m.exponent - common).clamp(min=-1000)) for m in masses]
-        zeros = [torch.zeros_like(m.value) for m in masses]
-        # a constant fill of the wire itself (a padding value) is subtracted here and added with the constants
-        return Mass(node.move(on_scale, values) - node.move(zeros, values), common, node.layout)
+        return Mass(node.move(on_scale, values), common, node.layout)
 
     pair = _Pair(moved("plus"), moved("minus"))
     if not node.constants:
         return pair
     silent = {n: torch.zeros_like(values[n]) for n in node.inputs}
-    return pair.shifted(node.run(Overlay(silent, values)))
+    filled = node.run(Overlay(silent, values))
+    return pair.shifted(torch.where(torch.isfinite(filled), filled, 0))  # −∞ before a max is no element (S3e)
 
 
 def stopping(node: Gate, below: _Pair, values: Values) -> _Pair:

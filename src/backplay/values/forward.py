@@ -40,7 +40,7 @@ class Values(Mapping[Any, Any]):
         for node in network.nodes:
             if not isinstance(node, Input):
                 value = None if deform is None else deform(node, self)
-                self._scope[node] = node.run(self._scope) if value is None else value
+                node.settle(self._scope, node.run(self._scope) if value is None else value)
         self._unify()
 
     def _unify(self) -> None:

@@ -138,9 +138,7 @@ class Moments(Mapping[Any, Moment]):
             case Select():
                 return torch.where(values[node.mask], *(_side(side, variances, values[node]) for side in node.sides))
             case Wire():
-                moved = node.move([variances[n] for n in node.inputs], values)
-                zeros = [torch.zeros_like(variances[n]) for n in node.inputs]
-                return moved - node.move(zeros, values) if node.constants else moved  # fills have no variance
+                return node.move([variances[n] for n in node.inputs], values)  # fills have no variance
             case _:
                 raise AssertionError(f"no moments for {node!r}")
 
@@ -173,7 +171,7 @@ def _product(node: Product, variances: dict[Node, Tensor], values: Values) -> Te
 def _winner(node: Max, variances: dict[Node, Tensor], values: Values) -> Tensor:
     if node.winner is None:
         left, right = node.inputs
-        return torch.where(values[left] >= values[right], variances[left], variances[right])
+        return torch.where(node.first(values[left], values[right]), variances[left], variances[right])
     return variances[node.inputs[0]].flatten()[node.winner(values[node.inputs[0]])]
 
 

@@ -42,7 +42,7 @@ class Observed(Mapping[Any, Any]):
                 return self[node.inputs[0]].flatten()[node.winner(self.real[node.inputs[0]])]
             case Max():
                 left, right = node.inputs
-                return torch.where(self.real[left] >= self.real[right], self[left], self[right])
+                return torch.where(node.first(self.real[left], self.real[right]), self[left], self[right])
             case Mix():
                 return node.map.apply(self[node.operand], node.weight(self.real))
             case Product() | Sum() | Wire() | Select():

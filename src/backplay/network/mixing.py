@@ -1,0 +1,197 @@
+"""Sums over chosen elements, interpolation and resizing: mix nodes with weights of their own (S3f, S18)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from string import ascii_lowercase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.network import operators
+from backplay.network.builder import Builder, Call, constant, flat, lowers
+from backplay.network.contraction import Contraction, Equation
+from backplay.network.linear import Averaging, LinearMap, Resampling, Sparse
+from backplay.network.nodes import Mix, Node, Ref, Scope
+from backplay.network.spelled import interpolation
+
+aten = torch.ops.aten
+
+_LARGEST = 1 << 24  # entries of a dense matrix that one sample may need
+
+
+def _mix(
+    builder: Builder,
+    call: Call,
+    function: Callable[..., Tensor],
+    args: tuple[Any, ...],
+    linear: LinearMap,
+    weight: Callable[[Scope], Tensor],
+    signed: bool = False,
+) -> Node:
+    """A mix of its first argument; the others are the constants that its weights rest on."""
+    x = args[0]
+    node = Mix(function, args, operator=call.operator, nonnegative=x.nonnegative and not signed)
+    node.operand, node.map, node.signed_weights = x, linear, signed
+    node.weight = lambda scope: weight(scope).to(scope[x])
+    return builder.add(node)
+
+
+@lowers(*operators.RESAMPLINGS)
+def resampling(builder: Builder, call: Call) -> Node | None:
+    """Matrices along each axis, or all products of their entries where these have both signs."""
+    x = call.args[0]
+    if any(isinstance(a, (Node, Ref)) for a in flat(call.args[1:])):
+        return None
+    sizes = [int(s) for s in builder.traced[x][2:]]
+    matrices = [_along(call, axis, sizes) for axis in range(len(sizes))]
+    signed = any(bool((m < 0).any()) for m in matrices)
+    shapes = tuple((m.shape[0], m.shape[1]) for m in matrices)
+    linear: LinearMap = Resampling(shapes)
+    entries = torch.cat([m.flatten() for m in matrices])
+    if signed:
+        linear, entries = _products(matrices)
+    return _mix(builder, call, call.function, call.args, linear, lambda scope: entries, signed)
+
+
+def _along(call: Call, axis: int, sizes: list[int]) -> Tensor:
+    """(out, in): a channel for each position of this axis, constant along the others, gives the matrix as response."""
+    size = sizes[axis]
+    probe = torch.eye(size, dtype=torch.float64).view([1, size] + [size if a == axis else 1 for a in range(len(sizes))])
+    response = call.function(probe.expand(1, size, *sizes), *call.args[1:])[0]
+    return response.movedim(axis + 1, 1).reshape(size, response.shape[axis + 1], -1)[:, :, 0].T.contiguous()
+
+
+def _products(matrices: list[Tensor]) -> tuple[Sparse, Tensor]:
+    """The entries of a tensor product of matrices that are not 0, and their places."""
+    rows = columns = torch.zeros(1, dtype=torch.long)
+    entries = torch.ones(1, dtype=torch.float64)
+    for matrix in matrices:
+        row, column = matrix.nonzero(as_tuple=True)
+        rows = (rows[:, None] * matrix.shape[0] + row).flatten()
+        columns = (columns[:, None] * matrix.shape[1] + column).flatten()
+        entries = (entries[:, None] * matrix[row, column]).flatten()
+    above, below = (tuple(m.shape[k] for m in matrices) for k in (0, 1))
+    return Sparse(rows, columns, above, below), entries
+
+
+@lowers("cumsum", "col2im")
+def plain_sum(builder: Builder, call: Call) -> Node | None:
+    """Each output is a sum of some elements, all with weight 1."""
+    if any(isinstance(a, (Node, Ref)) for a in flat(call.args[1:])):
+        return None
+    linear = Averaging(lambda a: call.function(a, *call.args[1:]))
+    return _mix(builder, call, call.function, call.args, linear, lambda scope: torch.ones(()))
+
+
+@lowers("lerp")
+def lerp(builder: Builder, call: Call) -> Any:
+    """Two live operands and a constant weight: a mix of both, stacked on an axis of their own."""
+    start, end, weight = call["self"], call["end"], call["weight"]
+    if not (isinstance(start, Node) and isinstance(end, Node)) or isinstance(weight, Node):
+        return interpolation(builder, call)
+    pair = [builder.expand(operand, call.node) for operand in (start, end)]
+    both = builder.spell(aten.stack.default, pair, -1)
+    letters = ascii_lowercase[: len(builder.traced[pair[0]])]
+    share = constant(weight)
+
+    def weights(scope: Scope) -> Tensor:
+        w = share(scope)
+        return torch.stack([1 - w, w], -1)
+
+    def run(a: Tensor, w: Any) -> Tensor:
+        return torch.lerp(a[..., 0], a[..., 1], w)
+
+    known = isinstance(weight, (int, float))
+    own = "" if known else letters[len(letters) - builder.rank(weight) :]
+    within = 0 <= weight <= 1 if known else builder.assume(lambda given: _shares(given[weight]))
+    linear = Contraction(Equation(f"{letters}z", f"{own}z", letters))
+    return _mix(builder, call, run, (both, weight), linear, weights, not within)
+
+
+def _shares(weight: Tensor) -> bool:
+    return bool(((weight >= 0) & (weight <= 1)).all())
+
+
+@lowers("index_add", "scatter_add")
+def accumulation(builder: Builder, call: Call) -> Any:
+    """Elements are added to the places that a constant index names; what they are added to takes part if it is live.
+
+    One mix of both operands, side by side along the dimension: a matrix of ones and zeros for each line along it.
+    """
+    base, index = call["self"], call["index"]
+    source = call["source" if call.operator == "index_add" else "src"]
+    if isinstance(index, Node) or not isinstance(call["dim"], int):
+        return None
+    dim = call["dim"] % len(call.node.meta["val"].shape)
+    size, own = builder.shape_of(call.node)[dim], isinstance(base, Node)
+    if not isinstance(source, Node):  # a constant is added: a bias (S2)
+        shape = builder.shape_of(call.node)
+        args = builder.like(call), shape, dim, index, source, call.get("alpha", 1)
+        return builder.spell(aten.add.Tensor, base, builder.compute(call, _onto_zeros, *args))
+    if own and not _side_by_side(builder, base, source, dim):
+        return None
+    added = builder.scaled(source, call.get("alpha", 1))
+    operand: Node = builder.spell(aten.cat.default, [base, added], dim) if own else added
+    letters = ascii_lowercase[: len(builder.traced[operand])]
+    out = letters.replace(letters[dim], "z")
+    line = f"z{letters[dim]}" if call.operator == "index_add" else letters.replace(letters[dim], f"z{letters[dim]}")
+
+    def places(scope: Scope) -> Tensor:
+        """1 where an element along the dimension is added to a place, (…, places, elements, …)."""
+        found, count = scope[index], scope[size] if isinstance(size, Ref) else size
+        along = 0 if call.operator == "index_add" else dim
+        if own:
+            first = torch.arange(count, device=found.device)
+            view = [-1 if d == along else 1 for d in range(found.ndim)]
+            kept = first.view(view).expand([count if d == along else s for d, s in enumerate(found.shape)])
+            found = torch.cat([kept, found], along)
+        numbers = torch.arange(count, device=found.device).view([-1] + [1] * (found.ndim - along))
+        return (found.unsqueeze(along) == numbers).double()
+
+    linear = Contraction(Equation(letters, line, out))
+
+    def run(a: Tensor, *constants: Any) -> Tensor:
+        return linear.apply(a, places({index: constants[0], size: constants[1]}).to(a))
+
+    made = _mix(builder, call, run, (operand, index, size), linear, places)
+    return made if own else builder.spell(aten.add.Tensor, made, base)
+
+
+def _side_by_side(builder: Builder, base: Node, source: Node, dim: int) -> bool:
+    """Whether two operands fit together along a dimension."""
+    shapes = [[s for d, s in enumerate(builder.traced[n]) if d != dim] for n in (base, source)]
+    return shapes[0] == shapes[1]
+
+
+def _onto_zeros(like: Tensor, shape: list[int], dim: int, index: Tensor, source: Tensor, alpha: float) -> Tensor:
+    zeros = like.new_zeros(shape)
+    if index.ndim == source.ndim and index.ndim > 1:
+        return zeros.scatter_add(dim, index, source)
+    return zeros.index_add(dim, index, source, alpha=alpha)
+
+
+@lowers("grid_sampler", "grid_sampler_2d")
+def grid_sample(builder: Builder, call: Call) -> Node | None:
+    """A constant grid: the response to each pixel of a plane gives the matrix."""
+    x, grid, *rest = call.args
+    if not isinstance(x, Node) or isinstance(grid, Node) or len(builder.traced[x]) != 4:
+        return None
+    height, width = (int(s) for s in builder.traced[x][2:])
+    above = [int(s) for s in call.node.meta["val"].shape[2:]]
+    if height * width * math.prod(above) > _LARGEST:
+        return None
+
+    def responses(scope: Scope) -> Tensor:
+        found = scope[grid]
+        pixels = torch.eye(height * width, dtype=found.dtype, device=found.device).view(1, -1, height, width)
+        return (
+            call.op(pixels.expand(len(found), -1, -1, -1), found, *rest).movedim(1, -1).unflatten(-1, (height, width))
+        )
+
+    signed = rest[0] == 2  # bicubic
+    return _mix(
+        builder, call, call.function, call.args, Contraction(Equation("bchw", "bpqhw", "bcpq")), responses, signed
+    )
