@@ -151,6 +151,7 @@ class Builder:
             return x.new_empty(shape, dtype=dtype)
 
         self.program.append(Statement(ref, make, [source, self.shape_of(like)], {}))
+        self.given.add(ref)  # as large as the batch
         return ref
 
     def tell(self, node: Node, traced: Any) -> Ref:

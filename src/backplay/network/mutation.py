@@ -145,7 +145,7 @@ def _as_function(builder: Builder, view: fx.Node) -> tuple[Callable[..., Tensor]
     if view.target is python_operator.getitem:
         source, index = view.args
         function, rest = _as_function(builder, source)  # type: ignore[arg-type]
-        return lambda whole, *args: function(whole, *args)[index], rest
+        return lambda whole, *args: function(whole, *args)[index], rest  # type: ignore[index]
     _, op = functional(view.target)
     call = builder.call(view)
     return call.function if call.keywords else op, tuple(call.args[1:])
