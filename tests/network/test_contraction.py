@@ -9,6 +9,7 @@ from torch import nn
 
 import backplay as bp
 from backplay.network.contraction import Contraction, Einsum, Equation
+from backplay.network.nodes import Affine
 from closeness import assert_near, unscaled
 from network.contracted import CONSTANT, F64, HELD, PLAIN, Middle, twin
 from oracles import matrices
@@ -268,5 +269,6 @@ def test_adjoint_and_rows(equation, x, weight):
     dense = torch.autograd.functional.jacobian(lambda t: linear.apply(t, w), operand).view(out.numel(), -1)
     y = torch.randn_like(out)
     assert_near(linear.adjoint(y, w, operand.shape), (y.flatten() @ dense).view(x))
-    index, row = gather(linear, w, torch.arange(out.numel()), (operand.shape, out.shape))
+    node = Affine(linear.apply, (), map=linear)
+    index, row = gather(node, w, torch.arange(out.numel()), (operand.shape, out.shape))
     assert_near(torch.zeros_like(dense).scatter_add_(1, index, row), dense)

@@ -46,7 +46,7 @@ def gate(builder: Builder, call: Call) -> Node | None:
     operand = call.args[0]
     if not isinstance(operand, Node):
         return None
-    if any(isinstance(a, Node) for a in call.args[1:]):
+    if any(isinstance(a, Node) or a in builder.told for a in call.args[1:]):
         return choice.clamp(builder, call) if operators.GATES[call.operator] == "clamp" else None
     if call.operator == "exp" and operand.operator in ("log_softmax", "_log_softmax"):
         return builder.add(Oracle(torch.softmax, operand.args[:2], operator="softmax", nonnegative=True))

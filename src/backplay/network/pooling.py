@@ -113,7 +113,8 @@ def first_winner(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 
 @lowers("maximum", "fmax", "minimum", "fmin")
 def duel(builder: Builder, call: Call) -> Node | None:
-    left, right = call.args[:2]
+    # a detached rival is no constant bound: mass that comes to it has come to a terminal (S3d)
+    left, right = (builder.told.get(a, a) if isinstance(a, Ref) else a for a in call.args[:2])
     if not isinstance(left, Node) or not isinstance(right, Node):
         live, limit = (left, right) if isinstance(left, Node) else (right, left)
         return bound(builder, call, live, limit, above="min" in call.operator)
