@@ -90,6 +90,13 @@ def test_copies(model, x):
     assert not torch.allclose(bp.RoutingGame(twin).attribute(x, 0), before)
 
 
+def test_copies_share_the_graph(model, x):
+    """A capture takes longer than a play: copies of a network, and the same graph on other weights, need none."""
+    network = bp.capture(model, x)
+    for twin in (copy.copy(network), copy.deepcopy(network), network.on(copy.deepcopy(model))):
+        assert all(mine is its for mine, its in zip(twin.nodes, network.nodes, strict=True))
+
+
 def test_several_inputs():
     """Keywords and fixed inputs are part of what is captured again."""
 

@@ -118,6 +118,12 @@ class Network:
         """An exported program cannot be pickled: what is sent is the model, and it is captured again there."""
         return _recaptured, (self.model, self._whole_example)
 
+    def __copy__(self) -> Network:
+        """The same graph on the same model: nothing is captured again, as it would be by way of `__reduce__`."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """The same graph on a copy of the model."""
         return self.on(copy.deepcopy(self.model, memo))
