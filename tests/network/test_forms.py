@@ -39,10 +39,12 @@ def gradient(model, x, target):
     return torch.autograd.grad(model(x)[:, target].sum(), x)[0]
 
 
-def both_maps(function, **modes):
-    """The map of each game, both healthy."""
-    model, x = between(function), inputs()
-    plays = bp.StoppingGame(model).play(x, 2), bp.RoutingGame(model, **modes).play(x, 2)
+def maps_and_walks(function):
+    """Maps and walks of both games, the Routing Game at a second temperature too; all healthy."""
+    x = inputs()
+    network = bp.capture(between(function), x)
+    games = bp.StoppingGame(network), bp.RoutingGame(network), bp.RoutingGame(network, tau=0.5, epsilon=0.1)
+    plays = [game.play(x, 2) for game in games]
     for play in plays:
         assert play.health().ok and play.health().mass_error < 1e-12, play.health()
     return [play.attribution() for play in plays], [play.marginal("input") for play in plays]
@@ -133,14 +135,13 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-@pytest.mark.parametrize("modes", [{}, {"tau": 0.5, "epsilon": 0.1}], ids=["anchor", "tempered"])
-def test_spellings(name, modes):
+def test_spellings(name):
     """Every spelling of a function has the map and the walk of its first one."""
     plain, *others = SPELLINGS[name]
-    maps, walks = both_maps(plain, **modes)
+    maps, walks = maps_and_walks(plain)
     assert all(map_.abs().max() > 1e-6 for map_ in maps)
     for spelled in others:
-        found, walked = both_maps(spelled, **modes)
+        found, walked = maps_and_walks(spelled)
         for mine, its in zip(found + walked, maps + walks, strict=True):
             assert_near(mine, its, 1e-9)
 
@@ -176,7 +177,7 @@ def test_is_the_gradient(name):
     model, x = between(EXACT[name]), inputs()
     play = bp.StoppingGame(model).play(x, 2)
     assert_near(play.attribution(), gradient(model, x, 2))
-    for each in (play, bp.RoutingGame(model).play(x, 2)):
+    for each in (play, bp.RoutingGame(play.network).play(x, 2)):
         assert each.health().ok and each.health().mass_error < 1e-12, each.health()
         assert bp.hellinger(each, each.game.play(x.flip(0), 2)).distance.isfinite().all()
 
@@ -213,7 +214,7 @@ def test_held(name):
     model, x = between(function), inputs()
     play = bp.StoppingGame(model).play(x, 2)
     assert_near(play.attribution(), gradient(between(twin), x, 2))
-    for each in (play, bp.RoutingGame(model).play(x, 2)):
+    for each in (play, bp.RoutingGame(play.network).play(x, 2)):
         assert each.health().ok and each.health().mass_error < 1e-12, each.health()
 
 
@@ -282,14 +283,16 @@ class Swish(nn.Module):
 def test_decided_again(steep, size):
     """S3a: what a spelled-out gate is follows its constants, also after they have changed."""
     model, x = Swish().double().eval(), inputs()
-    games = bp.StoppingGame(model), bp.RoutingGame(model)
+    network = bp.capture(model, x)
+    games = bp.StoppingGame(network), bp.RoutingGame(network)
     for game in games:
         game.attribute(x, 0)
     with torch.no_grad():
         model.steep.fill_(steep)
         model.size.fill_(size)
+    again = bp.capture(model, x)
     for game in games:
-        assert_near(game.attribute(x, 0), type(game)(model).attribute(x, 0))
+        assert_near(game.attribute(x, 0), type(game)(again).attribute(x, 0))
 
 
 class HandMade(nn.Module):
@@ -320,10 +323,11 @@ def test_softmax_by_hand(spelled):
     for softmax in (lambda s: torch.softmax(s, -1), spelled):
         torch.manual_seed(5)
         model = HandMade(softmax).double().eval()
+        network = bp.capture(model, x)
         games = (
-            bp.StoppingGame(model),
-            bp.RoutingGame(model, tau=0.7),
-            bp.RoutingGame(model, attention_risk=-1.0, input_variance=0.1),
+            bp.StoppingGame(network),
+            bp.RoutingGame(network, tau=0.7),
+            bp.RoutingGame(network, attention_risk=-1.0, input_variance=0.1),
         )
         maps.append([game.attribute(x, 1) for game in games])
     for plain, found in zip(*maps, strict=True):
