@@ -57,6 +57,9 @@ def test_causes(model, x):
     ends = lambda **options: bp.RoutingGame(model, **options).play(x, 1).health().ends  # noqa: E731
     assert "ε outside options" in ends(epsilon=0.5) and "ε outside options" not in ends(epsilon=0.0)
     assert "biases" in ends(bias="absorb") and "biases" not in ends()
+    ends_uniform, ends_split = ends(epsilon=0.0), ends(epsilon=0.0, residual="proportional")
+    assert "dead ends of residual sums" in ends_uniform and "dead ends of residual sums" not in ends_split
+    assert "shut gates" not in ends_uniform, "a policy on contributions never comes to a shut ReLU"
     shut = bp.StoppingGame(model).play(x, 1).health().ends
     assert set(shut) <= {"shut gates", "constants"} and "shut gates" in shut
 
@@ -81,7 +84,8 @@ def test_advice_helps(model, x):
     game = bp.RoutingGame(model, epsilon=5.0)
     health = game.play(x, 1).health()
     assert "a smaller epsilon" in health.advice and 'residual="proportional"' in health.advice
-    assert game.replace(epsilon=0.01).play(x, 1).health().arrives > health.arrives
+    for better in ({"epsilon": 0.01}, {"residual": "proportional"}):
+        assert game.replace(**better).play(x, 1).health().arrives > health.arrives
 
 
 def test_words(model, x):

@@ -83,6 +83,7 @@ def test_copies(model, x):
     network = bp.capture(model, x)
     twin = copy.deepcopy(network)
     assert twin.model is not model
+    assert twin.nodes is network.nodes is network.on(twin.model).nodes, "no copy is captured again"
     before = bp.RoutingGame(network).attribute(x, 0)
     with torch.no_grad():
         twin.model[3].weight.mul_(2)

@@ -13,12 +13,13 @@ from backplay.kernels.kernel import DIFFERENCE, WALK, Kernel, Stopping
 from backplay.kernels.streams import Stream, StreamKernel, is_empty
 from backplay.network.compared import TOLERANCE, forward_error
 from backplay.network.mass import Mass
-from backplay.network.nodes import Input, Sum
+from backplay.network.nodes import Gate, Input, Sum
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
 OUTSIDE, EMPTY, BIASES = "ε outside options", "empty streams", "biases"
+DEAD = "dead ends of residual sums"
 GATES, ZEROS, CONSTANTS = "shut gates", "zero weights and factors", "constants"
 _LITTLE, _NOTABLE = 0.5, 0.05  # below this share of arriving walks advice is given; causes from this share on count
 
@@ -63,7 +64,7 @@ class Health:
         else:
             share = f"{_percent(self.arrives)} of the walk arrives at the input"
         ends = ", ".join(f"{_percent(part)} ends in {cause}" for cause, part in self.ends.items())
-        more = f"; more arrives with {' or '.join(self.advice)}" if self.advice else ""
+        more = f"; to raise it, try {' or '.join(self.advice)}" if self.advice else ""
         return f"{share}{f'; {ends}' if ends else ''}{more}"
 
 
@@ -95,13 +96,27 @@ def examine(play: Play) -> Health:
 
 def _ends(play: Play, sample: int) -> dict[str, float]:
     """Where the walk of one sample ends, other than at the input: shares by cause."""
-    found = dict.fromkeys((OUTSIDE, EMPTY, BIASES, GATES, ZEROS), 0.0) | {CONSTANTS: float(play.constant[sample])}
+    causes = (OUTSIDE, EMPTY, BIASES, DEAD, GATES, ZEROS)
+    found = dict.fromkeys(causes, 0.0) | {CONSTANTS: float(play.constant[sample])}
     for node, mass in play.visited().items():
         if isinstance(node, Input):
             continue
         for cause, ended in _causes(play.kernel(node), mass.value):
             found[cause] += float(Mass(ended, mass.exponent, mass.layout).total()[sample])
+        if isinstance(node, Sum) and hasattr(play.game.modes, "residual"):
+            dead = float(_dead_ends(play, node, mass)[sample])
+            found[DEAD], found[GATES] = found[DEAD] + dead, found[GATES] - dead
     return found
+
+
+def _dead_ends(play: Play, node: Sum, mass: Mass) -> Tensor:
+    """(B,) what a sum sends into shut gates: a policy on contributions never would."""
+    total = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
+    for operand, part in zip(node.carriers, play.kernel(node).pull(mass.value, WALK), strict=True):
+        lost = play.kernel(operand).lost(part) if isinstance(operand, Gate) else None
+        if lost is not None:
+            total = total + Mass(lost, mass.exponent, operand.layout).total()
+    return total
 
 
 def _causes(kernel: Kernel, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -122,9 +137,9 @@ def _causes(kernel: Kernel, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def _advice(play: Play, ends: Mapping[str, float]) -> tuple[str, ...]:
-    """Modes that let more of the walk arrive, by what ends it now."""
+    """Modes that let more of the walk arrive as a rule, by what ends it now."""
     modes: Any = play.game.modes
-    sums = any(isinstance(n, Sum) for n in play.visited())
+    sums = any(isinstance(n, Sum) for n in play.visited())  # whose blocks end more walks than the stream beside them
     lost = sum(ends.values()) - ends[CONSTANTS]
     known = (
         (ends[OUTSIDE], "epsilon", lambda value: value > 0, "a smaller epsilon"),
