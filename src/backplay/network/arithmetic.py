@@ -27,7 +27,7 @@ from backplay.network.elementwise import (
     unexpanded,
 )
 from backplay.network.forms import known_form
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Oracle, Product, Scope, Sum, Wire
+from backplay.network.nodes import Diagonal, Gate, Max, Mix, Node, Norm, Oracle, Product, Scope, Sum, Wire
 
 # ---------------------------------------------------------------- sums
 
@@ -319,11 +319,11 @@ def carrying_factors(left: Node, right: Node, builder: Builder) -> tuple[Node, .
 
 
 def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
-    """Whether, seen through wires and diagonals, a node comes out of a factor gate, a softmax or a reduction."""
+    """Whether, seen through wires, scales and choices, a node comes out of a factor gate, a softmax or a reduction."""
     while True:
         if is_bounded(node, builder.constants):
             return True
-        if not isinstance(node, (Wire, Diagonal)) or len(node.carriers) != 1:
+        if not (isinstance(node, (Wire, Diagonal, Max)) or _is_share(node)) or len(node.carriers) != 1:
             break
         node = node.carriers[0]
     if isinstance(node, Gate):
@@ -331,6 +331,14 @@ def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
     if isinstance(node, Oracle):
         return not node.unsupported
     return isinstance(node, Mix) and node.operator in operators.REDUCTIONS
+
+
+def _is_share(node: Node) -> bool:
+    """Whether a value is divided by its own sum, as the weights of a router are."""
+    if not isinstance(node, Norm) or node.statistic is None or node.operator == "mul":
+        return False
+    total = source(node.statistic)
+    return isinstance(total, Mix) and source(total.operand) is source(node.operand)
 
 
 @lowers("pow")

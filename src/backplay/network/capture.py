@@ -19,6 +19,7 @@ from torch.fx import config as tracing
 
 from backplay.entry import at, entry
 from backplay.errors import CaptureError, InputError, first_line
+from backplay.interop.transformers import experts_by_token
 from backplay.network import operators
 from backplay.network.builder import Builder, Constants, functional
 from backplay.network.compared import check_sound
@@ -168,7 +169,7 @@ def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
     as_model = {key: keywords[key].to(traced)} if traced in HALF else {}  # traced as the model is, played in float32
     wrapped, inputs = _Logits(model, list(keywords)), tuple((keywords | as_model).values())
     shapes = {"inputs": tuple(dynamic(v) for v in inputs)}
-    with evaluation(model), torch.inference_mode(False), torch.no_grad(), _tersely():
+    with evaluation(model), experts_by_token(model), torch.inference_mode(False), torch.no_grad(), _tersely():
         try:
             return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=False)
         except Exception as error:

@@ -292,6 +292,8 @@ class Network:
                     self._largest = max(self._largest, _elements(node, scope) // batch)
                     node.layout = _layout(node, value, scope, batch, builder)
                     node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
+                elif node.inputs:  # several tensors, as their operand lies
+                    node.layout = node.inputs[0].layout
                 for operand in node.inputs:
                     waiting[operand] -= 1
                     if waiting[operand] == 0:
@@ -517,7 +519,7 @@ def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, bui
             raise CaptureError(
                 f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
             )
-    source = (*node.inputs, *node.reads)[0].layout
+    source = (*node.carriers, *node.inputs, *node.reads)[0].layout  # what is told may lie in another order
     if value.ndim == 0 or (node.kind != "oracle" and all(isinstance(s, int) for s in builder.traced[node])):
         raise CaptureError(
             f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
