@@ -19,10 +19,10 @@ from torch.fx import config as tracing
 
 from backplay.entry import at, entry
 from backplay.errors import CaptureError, InputError, first_line
-from backplay.interop.transformers import experts_by_token
 from backplay.network import operators
 from backplay.network.builder import Builder, Constants, functional
 from backplay.network.compared import check_sound
+from backplay.network.experts import experts_by_token
 from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
 from backplay.network.lowering import lower
 from backplay.network.model import Model, read_model

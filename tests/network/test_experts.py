@@ -82,3 +82,64 @@ def test_router_is_told(router):
     found = bp.hellinger(one, two)
     assert 0 < float(found.distance) <= 1
     assert_near(found.bc_forward(), found.bc)
+
+
+def _mixtral():
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    return MixtralForCausalLM(MixtralConfig(**SIZES, intermediate_size=24, num_local_experts=4))
+
+
+def _qwen():
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    sizes = {"moe_intermediate_size": 12, "shared_expert_intermediate_size": 12, "num_experts": 4}
+    return Qwen2MoeForCausalLM(Qwen2MoeConfig(**SIZES, **sizes, intermediate_size=24, num_experts_per_tok=2))
+
+
+def _deepseek():
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    experts = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}
+    heads = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4}
+    sizes = SIZES | {"num_key_value_heads": 4}
+    config = DeepseekV3Config(
+        **sizes, **experts, **heads, intermediate_size=24, moe_intermediate_size=12, first_k_dense_replace=1
+    )
+    return DeepseekV3ForCausalLM(config)
+
+
+def _falcon():
+    from transformers import FalconConfig, FalconForCausalLM
+
+    sizes = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"} | {"bos_token_id": 1, "eos_token_id": 2}
+    return FalconForCausalLM(FalconConfig(**sizes, multi_query=True, new_decoder_architecture=False, alibi=False))
+
+
+SIZES = {
+    "vocab_size": 11,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "use_cache": False,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [_mixtral, _qwen, _deepseek, _falcon])
+def test_transformers(make):
+    """Mixtures of experts as they come, and keys and values of one head broadcast against many."""
+    torch.manual_seed(0)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.any():
+                nn.init.normal_(parameter, std=0.02)
+    before = getattr(model.config, "_experts_implementation", None)
+    x = {"inputs_embeds": torch.randn(2, 5, 16)}
+    for game in (bp.StoppingGame(model), bp.RoutingGame(model, epsilon=0.0)):
+        play = game.play(x, (4, 3))
+        assert play.health().ok and play.health().mass_error < 1e-5
+        assert play.attribution().abs().sum() > 0
+    assert getattr(model.config, "_experts_implementation", None) == before
