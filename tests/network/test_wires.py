@@ -7,7 +7,7 @@ from torch import nn
 
 import backplay as bp
 from closeness import assert_near
-from network.against import Between, check_all, check_walk, inputs, move_rule
+from network.against import Between, check_all, check_values, check_walk, inputs, move_rule
 
 MASK = torch.tensor([True, False, True, False])
 LOWEST = float("-inf")
@@ -234,3 +234,9 @@ def test_a_detached_value_is_a_constant():
     kinds = [n.kind for n in play.network.nodes if n in play.network.carrying]
     assert "sum" not in kinds
     assert "product" not in kinds
+
+
+def test_a_comparison_as_a_factor_is_decomposed():
+    """What a mask makes of itself on the way to its product holds no pair below it: it is told."""
+    model = Between(lambda h: torch.cat([h * (h > 0).to(h.dtype), h + h.round()], 1), (3, 4))
+    check_values(bp.capture(model, inputs()), model)

@@ -135,3 +135,28 @@ def test_plot_and_errors():
     for n in (0, 1.5, True):
         with pytest.raises(ValueError, match="n="):
             play.sample(n)
+
+
+class SequenceFirst(nn.Module):
+    """Tokens before samples, as `nn.Transformer` has them by default, and an ensemble whose members are stacked."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)) for _ in range(3))
+
+    def forward(self, x):
+        pooled = self.encoder(x.transpose(0, 1)).mean(0)
+        return torch.stack([head(pooled) for head in self.heads]).mean(0)
+
+
+@pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])
+def test_samples_that_do_not_lie_first(game):
+    """Walks are drawn wherever the samples of a batch lie, as many samples as there are members or not."""
+    model = SequenceFirst().double().eval()
+    for batch in (3, 1):
+        play = game(model).play(torch.randn(batch, 5, 4, dtype=torch.float64), 1)
+        drawn = play.sample(2000, seed=2)
+        for name in drawn.states:
+            assert (drawn.check(name) > 1e-4).all(), name

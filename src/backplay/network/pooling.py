@@ -115,9 +115,10 @@ def first_winner(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 def duel(builder: Builder, call: Call) -> Node | None:
     # a detached rival is no constant bound: mass that comes to it has come to a terminal (S3d)
     left, right = (builder.told.get(a, a) if isinstance(a, Ref) else a for a in call.args[:2])
-    if not isinstance(left, Node) or not isinstance(right, Node):
-        live, limit = (left, right) if isinstance(left, Node) else (right, left)
-        return bound(builder, call, live, limit, above="min" in call.operator)
+    if not isinstance(right, Node):
+        return bound(builder, call, left, right, above="min" in call.operator)
+    if not isinstance(left, Node):
+        return bound(builder, call, right, left, above="min" in call.operator)
     left, right = builder.expand(left, call.node), builder.expand(right, call.node)
     least = "min" in call.operator
     decides = all if least else any  # one operand below 0 makes a minimum negative

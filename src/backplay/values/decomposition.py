@@ -100,7 +100,9 @@ class Decomposition(Mapping[str, Pair]):
 
 
 def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Activation) -> _Pair:
-    """The canonical non-negative map of a node (eq:split-pos, eq:split-neg)."""
+    """The canonical non-negative map of a node (eq:split-pos, eq:split-neg); what is told is split by its sign."""
+    if not node.carries:
+        return _values_pair(node, values)
     match node:
         case Input():
             return _values_pair(node, values)
