@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -114,7 +114,7 @@ def first_winner(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 @lowers("maximum", "fmax", "minimum", "fmin")
 def duel(builder: Builder, call: Call) -> Node | None:
     # a detached rival is no constant bound: mass that comes to it has come to a terminal (S3d)
-    left, right = (builder.told.get(a, a) if isinstance(a, Ref) else a for a in call.args[:2])
+    left, right = cast("list[Any]", [builder.told.get(a, a) if isinstance(a, Ref) else a for a in call.args[:2]])
     if not isinstance(right, Node):
         return bound(builder, call, left, right, above="min" in call.operator)
     if not isinstance(left, Node):
