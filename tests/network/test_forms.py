@@ -59,6 +59,7 @@ SPELLINGS = {
     "relu": (
         lambda h, _: F.relu(h),
         lambda h, _: torch.maximum(h, torch.zeros(())),
+        lambda h, _: torch.maximum(h, torch.zeros_like(h)),
         lambda h, _: torch.where(h > 0, h, 0.0),
         lambda h, _: h * (h > 0),
         lambda h, _: h.clamp(min=0),
@@ -430,3 +431,13 @@ def test_in_place_on_a_copy():
         found, expected = game(copied).play(x, 0), game(plain).play(x, 0)
         assert_near(found.attribution(), expected.attribution(), what=game.__name__)
         assert_near(found.marginal("input"), expected.marginal("input"), what=game.__name__)
+
+
+@pytest.mark.parametrize("spelled", SPELLINGS["relu"])
+def test_pooled_relu(spelled):
+    """S5, S18: a ReLU in any spelling is non-negative, so that its sum is one stream, at any temperature too."""
+    x, maps = inputs(), []
+    for function in (SPELLINGS["relu"][0], spelled):
+        model = between(lambda h, k, f=function: f(h, k).sum(1, keepdim=True).expand(-1, 8))
+        maps.append(bp.RoutingGame(model, tau=0.5).attribute(x, 2))
+    assert_near(maps[1], maps[0])

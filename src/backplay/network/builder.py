@@ -338,9 +338,16 @@ class Constants(Mapping[Any, Any]):
             statement = next((s for s in self._program if s.ref == key), None)
             if statement is None:
                 raise KeyError(key)
-            args = resolve(statement.args, self)
-            self._known[key] = statement.function(*args, **{k: resolve(v, self) for k, v in statement.kwargs.items()})
+            self._known[key] = self._run(statement)
         return self._known[key]
+
+    def _run(self, statement: Statement) -> Any:
+        """What a call on constants gives; of one that fills a tensor in the size of the batch, the one number in it."""
+        name = getattr(getattr(statement.function, "overloadpacket", None), "__name__", "")
+        if "zeros" in name or "ones" in name:
+            return torch.tensor(float("ones" in name))
+        args = resolve(statement.args, self)
+        return statement.function(*args, **{k: resolve(v, self) for k, v in statement.kwargs.items()})
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._known)
