@@ -123,7 +123,7 @@ def test_python_errors_of_a_call_stay(model, x):
 def test_signatures_stay():
     """What the door wraps still shows its parameters."""
     assert "additional_forward_args" in inspect.signature(bp.RoutingGame.attribute).parameters
-    assert list(inspect.signature(bp.capture).parameters) == ["model", "example"]
+    assert list(inspect.signature(bp.capture).parameters)[:2] == ["model", "example"]
     assert isinstance(inspect.getattr_static(bp.Play, "cemetery"), property) and bp.Play.cemetery.__doc__
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from backplay.entry import entry
 from backplay.errors import InputError, UnsupportedError
-from backplay.games.inputs import Inputs, read_inputs
-from backplay.network import Model, Network, capture
+from backplay.network import Model, Network, read_model
+from backplay.network.arguments import Inputs
+from backplay.network.captures import Captures
 from backplay.network.channels import Channels
 from backplay.network.families import Branch, Forest, Leaf, Member
 from backplay.network.ledger import Place, matching, present, renamed
@@ -23,7 +24,7 @@ Factors = Mapping[str, float | Tensor]
 Permutations = Mapping[str, Tensor]
 
 
-def channels_of(network: Network, inputs: dict[Any, Any]) -> Channels:
+def channels_of(network: Network, inputs: Mapping[Any, Any]) -> Channels:
     """The channels of a network, seen on the first sample of an input."""
     first = {k: v[:1] if isinstance(v, Tensor) and v.ndim else v for k, v in inputs.items()}
     with torch.inference_mode(False), torch.no_grad():
@@ -179,6 +180,4 @@ def _is_norm(model: nn.Module, parameter: str) -> bool:
 
 
 def _analysed(model: Model, x: Inputs) -> Channels:
-    inputs = read_inputs(x)
-    network = model if isinstance(model, Network) else capture(model, inputs)
-    return channels_of(network, network.check(inputs))
+    return channels_of(*Captures(read_model(model)).prepare(x))

@@ -52,13 +52,6 @@ def test_no_floating_tensor(game):
     refused(lambda: game(Tokens()).attribute({}, 0), "floating", kind=ValueError)
 
 
-@pytest.mark.parametrize("game", [bp.RoutingGame, bp.StoppingGame])
-def test_two_floating_tensors(game):
-    """Two tensors to explain are one too many; both are named."""
-    keywords = {"embeds": embeds(), "other": torch.randn(2, 3, 6, dtype=F64)}
-    refused(lambda: game(Tokens()).attribute(keywords, 0), "exactly one", "embeds", "other", kind=ValueError)
-
-
 def test_keywords_that_were_not_captured():
     """A network captured with one set of inputs names them when it gets others."""
     model = Tokens()

@@ -208,7 +208,7 @@ def test_rows_that_decide(rows):
     """Read are the rows of the tokens that the head reads, whatever stands before the patches."""
     model, x = Heads(list(rows)).eval(), picture()
     net = bp.capture(model, x)
-    subject = Subject(net, x, TARGET)
+    subject = Subject.of(net, x, TARGET)
     tokens = find_tokens(net)
     assert (tokens.prefix, tokens.height, tokens.width) == (2, 2, 2)
     pairs = attention_gradients(subject, tokens)
@@ -245,7 +245,7 @@ def test_pooled_beside_a_class_token(pool, deciding):
     model, x = prepared(VisionTransformer(**options, **pool)), torch.randn(2, 3, 16, 16, dtype=torch.float64)
     net = bp.capture(model, x)
     tokens = find_tokens(net)
-    weight = attention_gradients(Subject(net, x, TARGET), tokens)[-1][0].mean(1)
+    weight = attention_gradients(Subject.of(net, x, TARGET), tokens)[-1][0].mean(1)
     patches = weight[:, deciding, tokens.prefix :].mean(1).reshape(2, 1, 4, 4)
     expected = nn.functional.interpolate(patches, (16, 16), mode="bilinear")
     assert_near(bp.explain(net, x, TARGET, method="raw_attention"), expected)

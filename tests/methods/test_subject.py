@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import backplay as bp
-from backplay.methods import subject
+from backplay.network import captures
 from closeness import assert_near
 
 F64 = torch.float64
@@ -49,7 +49,7 @@ def counted(monkeypatch):
         found.append(model)
         return bp.capture(model, example)
 
-    monkeypatch.setattr(subject, "capture", counting)
+    monkeypatch.setattr(captures, "capture", counting)
     return found
 
 

@@ -24,8 +24,8 @@ def moves(walk, state):
     return [(DAGGER if to[0] == "†" else to, p) for to, p, _ in found if p > 0]
 
 
-def law(walk, target, limit=50_000):
-    """`{trajectory: probability}` from the target's + state, which itself is left out."""
+def law(walk, target, limit=50_000, player=PLUS):
+    """`{trajectory: probability}` from the target's state with a player, + unless told, which itself is left out."""
     found, last = {}, len(walk.nodes) - 1
 
     def visit(path, state, probability):
@@ -39,7 +39,17 @@ def law(walk, target, limit=50_000):
             name = (to[0], "root", *to[2:]) if to[0] == last else to
             visit((*path, name), to, probability * p)
 
-    visit((), (len(walk.nodes) - 1, target, PLUS), 1.0)
+    visit((), (len(walk.nodes) - 1, target, player), 1.0)
+    return found
+
+
+def mixture(walk, weights, limit=50_000):
+    """The law from weighted logits: `|w|/Σ|w|` of each one's, player − where the weight is negative (S26b)."""
+    found, total = {}, math.fsum(abs(w) for w in weights)
+    for k, w in enumerate(weights):
+        if w != 0:
+            for path, p in law(walk, k, limit, MINUS if w < 0 else PLUS).items():
+                found[path] = found.get(path, 0.0) + abs(w) / total * p
     return found
 
 

@@ -255,8 +255,8 @@ class TooManyTrajectories(Exception):
     """The network is too large to enumerate."""
 
 
-def enumerate_walks(walk, target, limit=200_000):
-    """Follow every trajectory from the target's + state to its end."""
+def enumerate_walks(walk, target, limit=200_000, player=PLUS):
+    """Follow every trajectory from the target's state with a player, + unless told, to its end."""
     live = [i for i, node in enumerate(walk.nodes) if node.kind != "folded"]
     outcome = Outcome(
         {i: np.zeros((2, walk.nodes[i].size)) for i in live}, {i: np.zeros(walk.nodes[i].size) for i in live}
@@ -283,7 +283,7 @@ def enumerate_walks(walk, target, limit=200_000):
         if outcome.trajectories > limit:
             raise TooManyTrajectories
 
-    visit((len(walk.nodes) - 1, target, PLUS), 1.0, 1.0)
+    visit((len(walk.nodes) - 1, target, player), 1.0, 1.0)
     return outcome
 
 

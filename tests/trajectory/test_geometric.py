@@ -67,7 +67,7 @@ def test_rows(game, options):
                 root = torch.zeros_like(value).flatten()
                 root[state] = 1.0
                 root = root.view(value.shape)
-                pairs = list(zip(rows(a, root), rows(b, root), strict=True))
+                pairs = list(zip(rows(a, root, 0 * root), rows(b, root, 0 * root), strict=True))
                 for k, found in enumerate(both.pull(root, WALK)):
                     expected = sum((p.moved[k] * q.moved[k]).sqrt() for p, q in pairs)
                     assert_near(found, expected, scale=1.0, what=f"moves at {node.name}")

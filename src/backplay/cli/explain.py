@@ -169,7 +169,7 @@ def explain(
 ) -> tuple[Tensor, dict[str, Any]]:
     """The map of one image (1, 3, H, W), and what is known of it; the games report their health."""
     with torch.no_grad():
-        logits = network.model_logits({network.key: x})[0]
+        logits = network.model_logits({network.keys[0]: x})[0]
     if logits.ndim != 1:
         raise InputError(f"the model returns {tuple(logits.shape)} for an image; explain classifies: (classes,).")
     if target is not None and not 0 <= target < len(logits):

@@ -8,9 +8,10 @@ import torch
 
 from backplay.entry import entry
 from backplay.errors import KeywordError
-from backplay.games.inputs import Inputs, read_inputs
 from backplay.games.keywords import Choice, Number
-from backplay.network import Model, Network, capture, read_model
+from backplay.network import Model, read_model
+from backplay.network.arguments import Inputs
+from backplay.network.captures import Captures
 from backplay.values.decomposition import Decomposition, mixing, softplus, stopping
 from backplay.values.forward import Values
 
@@ -23,6 +24,7 @@ def decompose(
     *,
     eta: float | None = None,
     theta: float | None = None,
+    additional_forward_args: Any = None,
 ) -> Decomposition:
     """Non-negative pairs at every node: `"stopping"`, `"mixing"` (with `eta` in [0, 1]) or `"softplus"` (`theta` > 0).
 
@@ -31,10 +33,7 @@ def decompose(
     Choice("stopping", ("stopping", "mixing", "softplus")).check("kind", kind)
     _check_parameter("eta", eta, kind == "mixing")
     _check_parameter("theta", theta, kind == "softplus")
-    model = read_model(model, "decompose")
-    keywords = read_inputs(x)
-    network = model if isinstance(model, Network) else capture(model, keywords)
-    inputs = network.check(keywords)
+    network, inputs = Captures(read_model(model, "decompose")).prepare(x, additional_forward_args)
     deform: Any = None
     activation = stopping
     if eta is not None:

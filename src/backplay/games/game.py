@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
@@ -10,14 +9,17 @@ from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from backplay.entry import entry
-from backplay.games.inputs import Inputs, Target, read_inputs, read_target
+from backplay.games.batches import check_size, in_parts, targets_of
+from backplay.games.inputs import Aim, Inputs, Target
 from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.kernels.kernel import Kernel
-from backplay.network import Model, Network, Node, capture, read_model
+from backplay.network import Model, Network, Node, read_model
+from backplay.network.arguments import Arguments
+from backplay.network.captures import Captures
 from backplay.network.nodes import Gate
 from backplay.values.forward import Values
 from backplay.values.moments import Moments
@@ -30,14 +32,13 @@ M = TypeVar("M", bound=Modes)
 
 
 class _Board:
-    """The network that games share: captured at first use and kept."""
+    """What games share that come of one another: the captures of their model, and whether they have warned."""
 
     def __init__(self, given: Model) -> None:
         model = read_model(given)
         self.model = model
-        self.lock = threading.RLock()
+        self.captures = Captures(model)
         self.warned = False
-        self.network = model if isinstance(model, Network) else None
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process: the model. It is captured again there."""
@@ -46,13 +47,6 @@ class _Board:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["given"])
         self.warned = state["warned"]
-
-    def get(self, example: Any) -> Network:
-        with self.lock:
-            if self.network is None:
-                assert isinstance(self.model, nn.Module)
-                self.network = capture(self.model, example)
-            return self.network
 
 
 class Game(ABC, Generic[M]):
@@ -108,16 +102,17 @@ class Game(ABC, Generic[M]):
         words = [f"{k}={v!r}" for k, v in self.modes.changed().items()]
         return f"{type(self).__name__}({', '.join([name, *words])})"
 
-    def network(self, example: Any) -> Network:
-        """The captured network; `example` is followed at first use."""
-        return self._board.get(example)
+    def network(self, example: Inputs) -> Network:
+        """The captured network for inputs like these; a new shape is followed once more, the last few are kept."""
+        return self._board.captures.get(self._board.captures.read(example))
 
     @entry
-    def together(self, x: Tensor) -> int:
-        """How many samples like these are best played at once."""
-        return self.network(x).together(x)
+    def together(self, x: Inputs) -> int:
+        """How many inputs like these are best played at once."""
+        given = self._board.captures.read(x)
+        return self._board.captures.get(given).together(given.x)
 
-    def settled(self, x: Tensor) -> AbstractContextManager[None]:
+    def settled(self, x: Inputs) -> AbstractContextManager[None]:
         """While many inputs like these are played: the model's tensors are looked at once."""
         return self.network(x).settled()
 
@@ -135,32 +130,36 @@ class Game(ABC, Generic[M]):
         target: Target = None,
         additional_forward_args: Any = None,
         return_convergence_delta: bool = False,
+        internal_batch_size: int | None = None,
     ) -> Any:
-        """The map, a tensor of the input's shape; captum's extra keywords are understood.
+        """The map, like the input; captum's extra keywords are understood.
 
-        With `return_convergence_delta` also (B,) the sum of the map minus the target's logit.
+        Of one explained input a tensor of its shape, of several a tuple or dict as they were given.
+        `additional_forward_args` follow `x` in `forward` and are held fixed. `internal_batch_size` samples are played
+        at once, by default as many as memory likes.
+        With `return_convergence_delta` also (B,) the sum of the map minus the value that is explained.
         """
+        check_size(internal_batch_size)
         network, inputs = self.prepare(x, additional_forward_args)
+
+        def explain(part: Arguments, wanted: Any) -> list[Tensor]:
+            play = Play(self, network, part, wanted, keep=False)
+            maps = play.maps()
+            return [*maps, sum((m.flatten(1).sum(1) for m in maps), -play.value)]
+
         with torch.inference_mode(False), torch.no_grad():
-            play = Play(self, network, inputs, target, keep=False)
-            result = play.attribution()
-            if not return_convergence_delta:
-                return result
-            return result, result.flatten(1).sum(1) - play.value
+            *maps, delta = in_parts(network, inputs, target, explain, "playing", internal_batch_size)
+        return (inputs.pack(maps), delta) if return_convergence_delta else inputs.pack(maps)
 
     @entry
-    def targets(self, x: Inputs, target: Target = None) -> Tensor:
-        """(B, n) the index of the output that is explained in each sample."""
-        network, inputs = self.prepare(x)
-        with torch.inference_mode(False), torch.no_grad():
-            logits = network.model_logits(inputs)
-            return torch.stack(torch.unravel_index(read_target(target, logits), logits.shape[1:]), 1)
+    def targets(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Tensor:
+        """(B, n) the index of the output that is explained in each sample, or its weights over the logits."""
+        network, inputs = self.prepare(x, additional_forward_args)
+        return targets_of(network, inputs, target)
 
-    def prepare(self, x: Inputs, extra: Any = None) -> tuple[Network, dict[Any, Any]]:
+    def prepare(self, x: Inputs, extra: Any = None) -> tuple[Network, Arguments]:
         """The captured network, and the forward arguments checked against it."""
-        keywords = read_inputs(x, extra)
-        network = self._board.get(keywords)
-        return network, network.check(keywords)
+        return self._board.captures.prepare(x, extra)
 
     # ---------------------------------------------------------------- what players know
 
@@ -205,5 +204,9 @@ class Game(ABC, Generic[M]):
         """The kernel of a node on solved values."""
 
     @abstractmethod
-    def finish(self, difference: Tensor, play: Play) -> Tensor:
-        """From `Γ₊ − Γ₋` at the input to the map."""
+    def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:
+        """What the map is the pull of (S26b); None where it is a multiple of `Γ₊ − Γ₋`, which `finish` gives."""
+
+    @abstractmethod
+    def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
+        """From the pass that the map rests on, at an input, to the map."""

@@ -74,11 +74,11 @@ def _percent(share: float) -> str:
 
 def examine(play: Play) -> Health:
     """Compare with the model, weigh the walk, look for NaN and Inf."""
-    pixels = play.mass(play.network.input, WALK).total()
+    pixels = torch.stack([play.mass(n, WALK).total() for n in play.network.inputs]).sum(0)
     cemetery = play.passed(WALK).cemetery
     assert cemetery is not None
     mass_error = (pixels + play.constant + cemetery - 1).abs().max()
-    finite = all(bool(torch.isfinite(t).all()) for t in (play.value, play.attribution(), mass_error))
+    finite = all(bool(torch.isfinite(t).all()) for t in (play.value, *play.maps(), mass_error))
     worst = int(pixels.argmin())
     arrives, ends = float(pixels[worst]), _ends(play, worst)
     return Health(
@@ -156,10 +156,13 @@ def _advice(play: Play, ends: Mapping[str, float]) -> tuple[str, ...]:
 
 def _faded(play: Play) -> float:
     """The part of the map that its own scale can tell from 0 and its dtype cannot (S11)."""
-    difference = play.mass(play.network.input, DIFFERENCE)
-    there = difference.value.flatten(1) != 0
-    gone = there & (difference.plain().flatten(1) == 0)
-    return float((gone.sum(1) / there.sum(1).clamp(min=1)).max())
+    gone = there = torch.zeros(len(play.value), device=play.value.device)
+    for source in play.network.inputs:
+        difference = play.mass(source, DIFFERENCE)
+        known = difference.value.flatten(1) != 0
+        there = there + known.sum(1)
+        gone = gone + (known & (difference.plain().flatten(1) == 0)).sum(1)
+    return float((gone / there.clamp(min=1)).max())
 
 
 def _forward_error(play: Play) -> float:

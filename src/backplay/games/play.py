@@ -13,14 +13,15 @@ from torch import Tensor
 from backplay.entry import entries
 from backplay.errors import InputError, UnsupportedError
 from backplay.games.health import Health, examine
-from backplay.games.inputs import Target, read_target
+from backplay.games.inputs import Aim, Target, check_hidden, read_target
 from backplay.games.keywords import SEED, Number
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.network import Network, Node
+from backplay.network.arguments import Arguments
 from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input
-from backplay.trajectory.passes import Passed, pull
+from backplay.trajectory.passes import Passed, nothing, pull
 from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
 from backplay.values.shared import Shared
@@ -56,41 +57,55 @@ class Play:
         self,
         game: Game[Any],
         network: Network,
-        inputs: dict[Any, Any],
+        inputs: Arguments,
         target: Target,
         keep: bool = True,
         shared: Shared | None = None,
     ) -> None:
         self.game, self.network = game, network
         self.inputs = inputs
-        self.x: Tensor = inputs[network.key]
-        self.values, self.target = _solve(game, target, shared or Shared(network, inputs, network.weights()))
+        self.values, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
-        logits = self.values.logits
-        self._given = torch.stack(torch.unravel_index(self.target, logits.shape[1:]), 1)
-        self._shape = logits.shape
-        self.value: Tensor = logits.flatten(1).gather(1, self.target[:, None])[:, 0]
+        self.value: Tensor = self.aim.value(self.values.logits)
         self._passes: dict[Measure, Passed] = {}
+        self._map: Passed | None = None
         if keep:
             self.passed(DIFFERENCE)
         else:  # a map alone: kernels and values are dropped on the way
             kernel = lambda node: game.kernel(node, self.values)  # noqa: E731
-            passed = pull(network, kernel, self.root(), DIFFERENCE, keep=False, done=self.values.forget)
-            self._passes[DIFFERENCE] = passed
+            root = game.map_root(self.aim, self.values.logits)
+            start = self.root(DIFFERENCE) if root is None else root
+            self._map = pull(network, kernel, start, DIFFERENCE, keep=False, done=self.values.forget)
+            if root is None:
+                self._passes[DIFFERENCE] = self._map
+        found = self._map or self._passes[DIFFERENCE]
+        check_hidden(inputs, [found.masses[n].value for n in network.inputs if n in found.masses], self.aim.shape)
 
     def __repr__(self) -> str:
-        return f"Play({self.game!r}, batch of {len(self.value)}, targets {list_words(self.target.tolist())})"
+        told = "weights" if self.aim.index is None else f"targets {list_words(self.aim.index.tolist())}"
+        return f"Play({self.game!r}, batch of {len(self.value)}, {told})"
 
-    def root(self) -> Tensor:
-        """Unit mass at the target's logit, player +."""
-        root = torch.zeros(self._shape, dtype=self.value.dtype, device=self.value.device)
-        root.flatten(1).scatter_(1, self.target[:, None], 1.0)
-        return root
+    @property
+    def target(self) -> Tensor:
+        """(B,) the flat index of each sample's target, or its weights over the logits."""
+        found = self.aim.weights if self.aim.index is None else self.aim.index
+        assert found is not None
+        return found
+
+    @property
+    def x(self) -> Tensor:
+        """The explained input."""
+        return self.inputs[self.network.keys[self.network.inputs.index(self.network.input)]]
+
+    def root(self, measure: Measure = WALK) -> Tensor:
+        """Mass at the logits (S26b): `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
+        signed = self.aim.signed(self.value) if measure.discounted else self.aim.walk(self.value)
+        return signed if measure.signed else signed.abs()
 
     def on(self, network: Network) -> Play:
         """The same game, input and target on another copy of the network."""
-        return Play(self.game, network, self.inputs, self._given)
+        return Play(self.game, network, self.inputs, self.aim.given)
 
     def kernel(self, node: Node, keep: bool = True) -> Kernel:
         """How mass leaves a node in this play; a kernel that is not there yet is made, and kept or not."""
@@ -116,6 +131,7 @@ class Play:
         """
         self._kernels.clear()
         self._passes.clear()
+        self._map = None
         self._released = True
         return self
 
@@ -134,7 +150,7 @@ class Play:
         if measure not in self._passes:
             self.ready()
             with torch.inference_mode(False), torch.no_grad():
-                self._passes[measure] = pull(self.network, self.kernel, self.root(), measure)
+                self._passes[measure] = pull(self.network, self.kernel, self.root(measure), measure)
         return self._passes[measure]
 
     def visited(self) -> Mapping[Node, Mass]:
@@ -144,16 +160,27 @@ class Play:
     def mass(self, name: str | Node, measure: Measure) -> Mass:
         node = self.network.find(name)
         found = self.passed(measure).masses.get(node)
-        if found is None:  # an oracle, or a detached factor: no walk comes here
-            value = self.values[node]
-            zeros = torch.zeros(len(self.value), dtype=torch.float64, device=value.device)
-            return Mass(torch.zeros_like(value), zeros, node.layout)
-        return found
+        return nothing(self, node) if found is None else found
 
-    def attribution(self) -> Tensor:
+    def _arrived(self, source: Node) -> Mass:
+        """What the map is made of, at an input; nothing where the output does not depend on it."""
+        if self._map is None:
+            root = self.game.map_root(self.aim, self.values.logits)
+            with torch.inference_mode(False), torch.no_grad():
+                self._map = (
+                    self.passed(DIFFERENCE)
+                    if root is None
+                    else pull(self.network, self.kernel, root, DIFFERENCE, keep=False)
+                )
+        return self._map.masses[source] if source in self._map.masses else nothing(self, source)
+
+    def maps(self) -> list[Tensor]:
+        """The map of each explained input, in its shape."""
+        return [self.game.finish(self._arrived(n).plain(), n, self) for n in self.network.inputs]
+
+    def attribution(self) -> Any:
         """The map: what `attribute` returns."""
-        difference = self.passed(DIFFERENCE).masses[self.network.input].plain()
-        return self.game.finish(difference, self)
+        return self.inputs.pack(self.maps())
 
     def occupation(self, name: str | Node) -> Occupation:
         """Both players' discounted visits at the output of a node or module."""
@@ -225,7 +252,7 @@ class Play:
         if isinstance(node, Gate):
             ones = torch.ones_like(self.values[node])
             return self.kernel(node).pull(ones, WALK)[0]
-        if node is self.network.input:
+        if isinstance(node, Input):
             raise InputError("the input is terminal: no player moves there.")
         shape = tuple(self.values[node].shape)
         if not isinstance(element, tuple) or len(element) != len(shape):
@@ -280,7 +307,7 @@ class Play:
         return self.network.model_logits(self.inputs)
 
 
-def _solve(game: Game[Any], target: Target, shared: Shared) -> tuple[Values, Tensor]:
-    """The game's values, and (B,) the flat index of what it explains: without a target, the model's own answer."""
+def _solve(game: Game[Any], inputs: Arguments, target: Target, shared: Shared) -> tuple[Values, Aim]:
+    """The game's values, and what it explains: without a target, the model's own answer."""
     values = game.values(shared)
-    return values, read_target(target, shared.answer() if target is None else values.logits)
+    return values, read_target(target, shared.answer() if target is None else values.logits, inputs)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from backplay.entry import entry
 from backplay.errors import InputError, InputTypeError
+from backplay.games.batches import check_size
 from backplay.games.inputs import Target
 from backplay.games.keywords import SEED, Number
 from backplay.games.progress import Progress
@@ -70,8 +71,9 @@ class Reynolds:
         return f"Reynolds({self.game!r}, {words}, noise={self.noise}, seed={self.seed})"
 
     @entry
-    def attribute(self, x: Tensor, target: Target = None) -> Tensor:
-        """The averaged map, in the shape of `x` (B, C, H, W)."""
+    def attribute(self, x: Tensor, target: Target = None, internal_batch_size: int | None = None) -> Tensor:
+        """The averaged map, in the shape of `x` (B, C, H, W); `internal_batch_size` draws are played at once."""
+        check_size(internal_batch_size)
         if not isinstance(x, Tensor) or x.ndim != 4:
             shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"Reynolds averages maps of images: the input must be (B, C, H, W), got {shape}.")
@@ -81,7 +83,7 @@ class Reynolds:
         try:
             with settled(x):
                 pairs = zip(x, targets, strict=True)
-                return torch.cat([self._one(image[None], single, bar) for image, single in pairs])
+                return torch.cat([self._one(image[None], single, bar, internal_batch_size) for image, single in pairs])
         finally:
             bar.close()
 
@@ -103,11 +105,11 @@ class Reynolds:
             )
         return classes.expand(len(x)).tolist()
 
-    def _one(self, image: Tensor, target: Any, bar: Progress) -> Tensor:
+    def _one(self, image: Tensor, target: Any, bar: Progress, size: int | None) -> Tensor:
         draws = self._draws(image)
         total, weight = torch.zeros((), dtype=image.dtype), torch.zeros_like(image[:, :1])
         game: Any = self.game
-        at_once = int(game.together(image)) if hasattr(game, "together") else MANY
+        at_once = size or (int(game.together(image)) if hasattr(game, "together") else MANY)
         for start in range(0, self.n, at_once):
             chunk = range(start, min(start + at_once, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])

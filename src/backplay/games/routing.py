@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from backplay.games.game import Game, Model
+from backplay.games.inputs import Aim
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
@@ -182,8 +183,11 @@ class RoutingGame(Game[RoutingModes]):
         plain = z is values[node.operand]
         return routing_probability(node, values if plain else Overlay({node.operand: z, node: shown}, values), form)
 
-    def finish(self, difference: Tensor, play: Play) -> Tensor:
-        if self.modes.output == "one":
+    def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:
+        return None if aim.index is not None or self.modes.output == "one" else aim.relevance(logits)
+
+    def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
+        if self.modes.output == "one" or play.aim.index is None:  # weights are in the root (S26b)
             return difference
         return difference * play.value.view([-1] + [1] * (difference.ndim - 1))
 

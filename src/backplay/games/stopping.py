@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from backplay.games.game import Game, Model
+from backplay.games.inputs import Aim
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
@@ -105,8 +106,11 @@ class StoppingGame(Game[StoppingModes]):
         plain = z is values[node.operand]
         return stopping_slope(node, values if plain else Overlay({node.operand: z}, values), form)
 
-    def finish(self, difference: Tensor, play: Play) -> Tensor:
-        return difference * play.x if self.modes.multiply_by_input else difference
+    def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:
+        return None
+
+    def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
+        return difference * play.values[source] if self.modes.multiply_by_input else difference
 
 
 def _product(node: Product, values: Values) -> Kernel:

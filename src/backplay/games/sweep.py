@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from backplay.entry import entry
 from backplay.errors import InputTypeError, KeywordError
@@ -19,8 +18,12 @@ from backplay.values.shared import Shared
 
 @entry
 def sweep(
-    game: Game[Any], x: Inputs, target: Target = None, **grid: Sequence[Any]
-) -> dict[tuple[tuple[str, Any], ...], Tensor]:
+    game: Game[Any],
+    x: Inputs,
+    target: Target = None,
+    additional_forward_args: Any = None,
+    **grid: Sequence[Any],
+) -> dict[tuple[tuple[str, Any], ...], Any]:
     """The map of every point of a grid, by its keywords: `sweep(game, x, tau=[0.5, 1.0], risk=[0.0, -1.0])`.
 
     Keys are tuples of (keyword, value) in the order of the grid. Without a target the class with the model's largest
@@ -37,9 +40,9 @@ def sweep(
             raise KeywordError(f"{name}={values!r}: a sweep takes a list of values for each keyword.")
     points = [tuple(zip(grid, chosen, strict=True)) for chosen in itertools.product(*grid.values())]
     games = {point: game.replace(**dict(point)) for point in points}
-    network, inputs = game.prepare(x)
+    network, inputs = game.prepare(x, additional_forward_args)
     shared = Shared(network, inputs, network.weights().overwriting())
-    maps: dict[tuple[tuple[str, Any], ...], Tensor] = {}
+    maps: dict[tuple[tuple[str, Any], ...], Any] = {}
     with torch.inference_mode(False), torch.no_grad():
         for point in _by_passes(games):
             maps[point] = Play(games[point], network, inputs, target, keep=False, shared=shared).attribution()

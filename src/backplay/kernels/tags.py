@@ -67,26 +67,25 @@ def _exact(contributions: Contributions) -> Contributions:
 
 @dataclass
 class Row:
-    """One way of leaving a state that no other way can be mistaken for: a stream, with the player kept or switched."""
+    """One way of leaving a state that no other way can be mistaken for: a stream and a player, or the way to †."""
 
     moved: Sequence[Tensor]  # for each carrier
     ends: Tensor | None  # what goes to † on this way
 
 
-def rows(kernel: Kernel, root: Tensor) -> list[Row]:
-    """Where unit masses on single states go, each way by itself."""
+def rows(kernel: Kernel, plus: Tensor, minus: Tensor) -> list[Row]:
+    """Where the masses of both players at a root go, each way by itself."""
     if isinstance(kernel, StreamKernel):
-        return _stream_rows(kernel, root)
-    kept = [p for p, _ in pull_tagged(kernel, root, torch.zeros_like(root))]
-    switched = [m for _, m in pull_tagged(kernel, root, torch.zeros_like(root))]
-    return [Row(kept, kernel.lost(root)), Row(switched, None)]
+        return _stream_rows(kernel, plus, minus)
+    moved = pull_tagged(kernel, plus, minus)
+    return [Row([p for p, _ in moved], kernel.lost(plus + minus)), Row([m for _, m in moved], None)]
 
 
-def _stream_rows(kernel: StreamKernel, root: Tensor) -> list[Row]:
-    zero, exact = torch.zeros_like(root), _exact(kernel.chosen)
-    stays = _stays(kernel.minus, root)
+def _stream_rows(kernel: StreamKernel, plus: Tensor, minus: Tensor) -> list[Row]:
+    zero, exact = torch.zeros_like(plus), _exact(kernel.chosen)
+    stays = _stays(kernel.minus, plus)
     u, v = kernel.plus.coefficient(WALK), kernel.minus.coefficient(WALK)
-    found = [Row([kernel.spread(root * u, zero, exact)], root * kernel.plus.outside())]
-    for part in (root * (1 - stays), root * stays):
-        found.append(Row([kernel.spread(zero, part * v, exact)], part * kernel.minus.outside()))
+    found = [Row([kernel.spread(mass * u, zero, exact)], mass * kernel.plus.outside()) for mass in (plus, minus)]
+    for mass in (stays * plus + (1 - stays) * minus, stays * minus + (1 - stays) * plus):
+        found.append(Row([kernel.spread(zero, mass * v, exact)], mass * kernel.minus.outside()))
     return found

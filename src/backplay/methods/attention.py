@@ -54,7 +54,7 @@ def deciding(values: Values, subject: Subject, tokens: Tokens) -> Tensor:
     weights = torch.randn(logits.shape[-1], generator=generator, dtype=torch.float64).to(logits)
     places = logits.flatten(1).unflatten(1, (-1, logits.shape[-1]))
     root = torch.zeros_like(places)
-    root[torch.arange(len(root)), subject.flat // logits.shape[-1]] = weights
+    root += weights * subject.weights.flatten(1).view_as(places).ne(0).any(2, keepdim=True)
     last = tokens.blocks[-1]
     found = tokens.queries(last, differentiated(values, last, root.view_as(logits))).ne(0).any(2)
     if not bool(found.any(1).all()):
@@ -91,10 +91,9 @@ def attention_gradients(subject: Subject, tokens: Tokens) -> list[tuple[Tensor, 
 
     network = subject.network
     with torch.enable_grad():
-        inputs = subject.inputs | {network.key: subject.x.detach().clone().requires_grad_()}
+        inputs = subject.inputs.at([subject.x.detach().clone().requires_grad_()])
         logits = Values(network, inputs, network.weights(), split).logits
-        # a copy of the target, for it may have been made in inference mode
-        score = logits.flatten(1).gather(1, subject.flat.clone()[:, None]).sum()
+        score = (logits * subject.weights).sum()
         weights = [told[block] for block in tokens.blocks]
         gradients = torch.autograd.grad(score, weights)
     pairs = zip(tokens.blocks, weights, gradients, strict=True)
@@ -170,7 +169,7 @@ def tibav(subject: Subject) -> Tensor:
     tokens = _tokens(subject)
     rule = Activating()
     rules = Rules(rule, rule, softmax=Softmax("pass"), passing=True, sums="balanced")
-    values, passed = propagate(subject, rules, torch.ones_like(subject.flat, dtype=subject.x.dtype), keep=True)
+    values, passed = propagate(subject, rules, unit=True, keep=True)
     layers: list[Tensor] = []
     for block, (weight, gradient) in zip(tokens.blocks, attention_gradients(subject, tokens), strict=True):
         told, value = block.weight(values), values[block.operand]

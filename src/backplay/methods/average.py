@@ -30,4 +30,4 @@ class _Sample:
         return target
 
     def attribute(self, x: Tensor, target: Any = None) -> Tensor:
-        return self.game.attribute(self.subject.beside(x), target)
+        return self.game.attribute(self.subject.beside([x]), target)

@@ -88,5 +88,4 @@ def activations_and_gradients(subject: Subject, layer: str | None) -> tuple[Tens
     network = subject.network
     start = find_map(network, layer)
     values = Values(network, subject.inputs, network.weights())
-    chosen = torch.zeros_like(values.logits).flatten(1).scatter_(1, subject.flat[:, None], 1.0)
-    return values[start], differentiated(values, start, chosen.view_as(values.logits))
+    return values[start], differentiated(values, start, subject.weights)

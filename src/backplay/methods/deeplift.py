@@ -45,21 +45,21 @@ class Rule:
 RESCALE, POSITIVE = Rule(1.0, 0.0), Rule(0.0, 1.0)
 
 
-def multipliers(at: Values, base: Values, root: Tensor, rule: Rule) -> Tensor:
-    """Multipliers at the network's input, in its shape, for `root` at the output."""
+def multipliers(at: Values, base: Values, root: Tensor, rule: Rule) -> list[Tensor]:
+    """Multipliers at each of the network's inputs, in its shape, for `root` at the output."""
     network, pair = at.network, _Pair(at, base)
     found = {network.output: root}
     for node in reversed(network.nodes):
+        if isinstance(node, Input):
+            continue
         mass = found.pop(node, None)
         if mass is None:
             continue
-        if isinstance(node, Input):
-            return mass
         for operand, part in pair.crossed(node, mass, rule):
             found[operand] = found[operand] + part if operand in found else part
         at.forget(node)
         base.forget(node)
-    return torch.zeros_like(at[network.input])
+    return [found[n] if n in found else torch.zeros_like(at[n]) for n in network.inputs]
 
 
 class _Pair:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from backplay.games import RoutingGame, StoppingGame
+from backplay.games import Play, RoutingGame, StoppingGame
 from backplay.games.modes import RoutingModes, StoppingModes
 from backplay.games.reynolds import AVERAGE
 from backplay.methods.average import averaged
@@ -38,16 +38,21 @@ def _routing_grid() -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
+def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
+    """The game's map of each explained input."""
+    return Play(game, subject.network, subject.inputs, subject.target, keep=False).maps()
+
+
 @method("sg", title="SG", family="gradient", reference=PAPER, params=StoppingModes.accepts(), grid=_stopping_grid())
-def stopping(subject: Subject, **modes: Any) -> Tensor:
+def stopping(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Stopping Game: its discounted visits are the gradient (thm:gradient)."""
-    return StoppingGame(subject.network, **modes).attribute(subject.given, subject.target)
+    return maps_of(subject, StoppingGame(subject.network, **modes))
 
 
 @method("rg", title="RG", family="relevance", reference=PAPER, params=RoutingModes.accepts(), grid=_routing_grid())
-def routing(subject: Subject, **modes: Any) -> Tensor:
+def routing(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Routing Game: at τ = 1 the αβ-LRP family (thm:ab-recovery)."""
-    return RoutingGame(subject.network, **modes).attribute(subject.given, subject.target)
+    return maps_of(subject, RoutingGame(subject.network, **modes))
 
 
 @method(
@@ -58,6 +63,7 @@ def routing(subject: Subject, **modes: Any) -> Tensor:
     needs=("image",),
     params=RoutingModes.accepts() | AVERAGE,
     grid=_routing_grid(),
+    alone=True,
 )
 def equivariant_routing(subject: Subject, **params: Any) -> Tensor:
     """The Routing Game averaged over rotations, shifts and flips (S36)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, product
 from typing import Any
 
@@ -20,15 +20,19 @@ from backplay.values.forward import Values
 
 
 @method("gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034")
-def gradient(subject: Subject) -> Tensor:
+def gradient(subject: Subject) -> Sequence[Tensor]:
     """Gradient of the target's logit, through everything that the model computes (attention weights, norms)."""
-    return subject.gradient()
+    return subject.gradients()
 
 
 @method("gradient_x_input", title="Gr×Inp", family="gradient", reference="Shrikumar et al., 2016, arXiv:1605.01713")
-def gradient_x_input(subject: Subject) -> Tensor:
+def gradient_x_input(subject: Subject) -> Sequence[Tensor]:
     """The gradient times the input."""
-    return subject.gradient() * subject.x
+    return _products(subject.gradients(), subject.xs)
+
+
+def _products(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
+    return [a * b for a, b in zip(left, right, strict=True)]
 
 
 def _smoothgrad_grid() -> tuple[dict[str, Any], ...]:
@@ -50,25 +54,34 @@ def _smoothgrad_grid() -> tuple[dict[str, Any], ...]:
     },
     grid=_smoothgrad_grid(),
 )
-def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int) -> Tensor:
+def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int) -> Sequence[Tensor]:
     """Mean, or standard deviation with divisor `n`, of the gradient at inputs with Gaussian noise.
 
     The noise has standard deviation `sigma · (max x − min x)`, over all channels of a sample. All samples of a batch
     get the same draws.
     """
-    x = subject.x
-    scale = sigma * (x.flatten(1).amax(1) - x.flatten(1).amin(1)).view([-1] + [1] * (x.ndim - 1))
     generator = torch.Generator().manual_seed(seed)
-    noise = (torch.randn(x.shape[1:], generator=generator, dtype=torch.float64).to(x) for _ in range(n))
-    mean, squares, seen = torch.zeros_like(x), torch.zeros_like(x), 0
-    for maps in _gradients(subject, (x + scale * draw for draw in noise)):
-        count, here = maps.shape[1], maps.mean(1)
-        spread = (maps - here[:, None]).square().sum(1)
-        # means and sums of squares of two groups, joined without cancellation (Chan et al.)
-        squares = squares + spread + (here - mean).square() * (seen * count / (seen + count))
-        mean = mean + (here - mean) * (count / (seen + count))
+    mean, squares = ([torch.zeros_like(x) for x in subject.xs] for _ in range(2))
+    seen = 0
+    for maps in _gradients(subject, (_noisy(subject.xs, sigma, generator) for _ in range(n))):
+        count = maps[0].shape[1]
+        for k, several in enumerate(maps):
+            here = several.mean(1)
+            spread = (several - here[:, None]).square().sum(1)
+            # means and sums of squares of two groups, joined without cancellation (Chan et al.)
+            squares[k] = squares[k] + spread + (here - mean[k]).square() * (seen * count / (seen + count))
+            mean[k] = mean[k] + (here - mean[k]) * (count / (seen + count))
         seen += count
-    return mean if aggregate == "mean" else (squares / n).sqrt()
+    return mean if aggregate == "mean" else [(s / n).sqrt() for s in squares]
+
+
+def _noisy(xs: Sequence[Tensor], sigma: float, generator: torch.Generator) -> list[Tensor]:
+    """One draw: every input with noise of its own scale."""
+    found: list[Tensor] = []
+    for x in xs:
+        scale = sigma * (x.flatten(1).amax(1) - x.flatten(1).amin(1)).view([-1] + [1] * (x.ndim - 1))
+        found.append(x + scale * torch.randn(x.shape[1:], generator=generator, dtype=torch.float64).to(x))
+    return found
 
 
 @method(
@@ -79,27 +92,28 @@ def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int
     params={"steps": Number(50, 1, note="points of the Gauss-Legendre quadrature")},
     grid=tuple({"steps": steps} for steps in (5, 10, 20, 50, 100)),
 )
-def integrated_gradients(subject: Subject, steps: int) -> Tensor:
+def integrated_gradients(subject: Subject, steps: int) -> Sequence[Tensor]:
     """The gradient averaged over the straight path from the zero input, times the input.
 
     The sum of the map tends to `f(x) − f(0)` as `steps` grows.
     """
     times, shares = zip(*gauss_legendre(steps), strict=True)
-    total, done = torch.zeros_like(subject.x), 0
-    for maps in _gradients(subject, (subject.x * time for time in times)):
-        share = torch.tensor(shares[done : done + maps.shape[1]], dtype=torch.float64).to(maps)
-        total += torch.einsum("bk...,k->b...", maps, share)
-        done += maps.shape[1]
-    return total * subject.x
+    total, done = [torch.zeros_like(x) for x in subject.xs], 0
+    for maps in _gradients(subject, ([x * time for x in subject.xs] for time in times)):
+        count = maps[0].shape[1]
+        share = torch.tensor(shares[done : done + count], dtype=torch.float64).to(maps[0])
+        total = [t + torch.einsum("bk...,k->b...", m, share) for t, m in zip(total, maps, strict=True)]
+        done += count
+    return _products(total, subject.xs)
 
 
-def _gradients(subject: Subject, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Gradients at several inputs for the same samples, (B, k, …) for the next k of them."""
-    batch, waiting = len(subject.x), iter(inputs)
-    at_once = max(2, subject.network.together(subject.x))  # of one alone a batch norm makes two
+def _gradients(subject: Subject, points: Iterable[Sequence[Tensor]]) -> Iterator[list[Tensor]]:
+    """Gradients at several points for the same samples, for each input (B, k, …) for the next k of them."""
+    batch, waiting = subject.inputs.batch, iter(points)
+    at_once = max(2, subject.network.together(subject.xs[0]))  # of one alone a batch norm makes two
     while several := list(islice(waiting, max(1, at_once // batch))):
-        stacked = torch.stack(several, 1)
-        yield subject.gradient(stacked.flatten(0, 1)).unflatten(0, (batch, -1))
+        stacked = [torch.stack(same, 1).flatten(0, 1) for same in zip(*several, strict=True)]
+        yield [g.unflatten(0, (batch, -1)) for g in subject.gradients(stacked)]
 
 
 @method(
@@ -113,7 +127,7 @@ def _gradients(subject: Subject, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
     },
     grid=({}, *({"rule": "gamma", "gamma": gamma} for gamma in (0.1, 0.25, 0.5)), {"rule": "zplus"}),
 )
-def deeplift(subject: Subject, rule: str, gamma: float) -> Tensor:
+def deeplift(subject: Subject, rule: str, gamma: float) -> Sequence[Tensor]:
     """Multipliers from the zero input times the input; the map sums to `f(x) − f(0)`.
 
     The default rule is Rescale: activations by `Δout / Δin`, affine nodes by their weights. Products, norms and softmax
@@ -125,10 +139,9 @@ def deeplift(subject: Subject, rule: str, gamma: float) -> Tensor:
     """
     network, weights = subject.network, subject.network.weights()
     at = Values(network, subject.inputs, weights)
-    base = Values(network, subject.inputs | {network.key: torch.zeros_like(subject.x)}, weights)
-    root = torch.zeros_like(at.logits).flatten(1).scatter_(1, subject.flat[:, None], 1.0).view_as(at.logits)
+    base = Values(network, subject.inputs.at([torch.zeros_like(x) for x in subject.xs]), weights)
     rules = {"default": RESCALE, "gamma": Rule(1.0, gamma), "zplus": POSITIVE}
-    return multipliers(at, base, root, rules[rule]) * subject.x
+    return _products(multipliers(at, base, subject.weights, rules[rule]), subject.xs)
 
 
 @method(
@@ -143,6 +156,7 @@ def deeplift(subject: Subject, rule: str, gamma: float) -> Tensor:
     | {"max_shift": Number(0.1, 0, high=1, note="share of the image's side")}
     | {"noise": Number(0.5, 0, high=1, note="largest noise time t")},
     grid=({"n": 25}, {"n": 50}),
+    alone=True,
 )
 def dave(subject: Subject, **average: Any) -> Tensor:
     """The effective linear map, averaged over rotations, shifts, flips and noise, times the input (S36).

@@ -44,6 +44,7 @@ _LIBRARIES = ("scikit-image",)  # SLIC
     | {"ridge": Number(1.0, 0, strict=True, note="weight of the squared coefficients")},
     grid=_GRID,
     libraries=_LIBRARIES,
+    alone=True,
 )
 def lime(subject: Subject, n: int, segments: int, seed: int, baseline: str, width: float, ridge: float) -> Tensor:
     """Ridge regression of the logit on which superpixels are shown, as LIME's own image explainer does it.
@@ -73,6 +74,7 @@ def lime(subject: Subject, n: int, segments: int, seed: int, baseline: str, widt
     params=_PARAMS | {"baseline": Choice("mean", _BASELINES, note=_NOTE)},
     grid=_GRID,
     libraries=_LIBRARIES,
+    alone=True,
 )
 def kernel_shap(subject: Subject, n: int, segments: int, seed: int, baseline: str) -> Tensor:
     """Shapley values of the superpixels by weighted regression with the Shapley kernel.
@@ -109,7 +111,7 @@ class Puzzle:
         for rows in shown.split(self.subject.network.together(self.image)):
             visible = rows.to(self.labels.device)[:, self.labels] > 0  # (k, H, W)
             mixed = torch.where(visible[:, None], self.image, self.hidden)
-            found.append(self.subject.scores(mixed, self.subject.flat.expand(len(rows))))
+            found.append(self.subject.scores([mixed]))
             self.bar.advance(len(rows))
         return torch.cat(found).double().cpu()
 

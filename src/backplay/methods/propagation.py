@@ -171,23 +171,21 @@ def _norm(node: Norm, values: Values) -> Kernel:
     return Terms(*terms[0], carriers=terms[1])
 
 
-def propagate(subject: Subject, rules: Rules, start: Tensor | None = None, keep: bool = False) -> tuple[Values, Passed]:
-    """Carry relevance from the target back to the input; it starts as `start` (B,), else as the logit.
+def propagate(subject: Subject, rules: Rules, unit: bool = False, keep: bool = False) -> tuple[Values, Passed]:
+    """Carry relevance from the target back to the inputs; it starts as `w · logit`, or as `w` if `unit` (S26b).
 
     With `keep` the values and the relevance at every node stay at hand.
     """
     network = subject.network
     values = Values(network, subject.inputs, network.weights())
-    logits, target = values.logits, subject.flat[:, None]
-    root = torch.zeros_like(logits)
-    amount = logits.flatten(1).gather(1, target) if start is None else start[:, None]
-    root.flatten(1).scatter_(1, target, amount)
+    root = subject.weights if unit else subject.weights * values.logits
     done = None if keep else values.forget
     passed = pull(network, lambda node: rules.kernel(node, values), root, DIFFERENCE, keep=keep, done=done)
     return values, passed
 
 
-def relevance(subject: Subject, rules: Rules) -> Tensor:
-    """The map of a set of rules, of the input's shape."""
+def relevance(subject: Subject, rules: Rules) -> list[Tensor]:
+    """The map of a set of rules for each explained input, in its shape."""
     _, passed = propagate(subject, rules)
-    return passed.masses[subject.network.input].plain()
+    pairs = zip(subject.network.inputs, subject.xs, strict=True)
+    return [passed.masses[n].plain() if n in passed.masses else torch.zeros_like(x) for n, x in pairs]

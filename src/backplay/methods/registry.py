@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -13,17 +13,23 @@ from torch import Tensor, nn
 
 from backplay.entry import entry
 from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
-from backplay.games.inputs import Inputs, Target, read_inputs
+from backplay.games.batches import check_size, in_parts, targets_of
+from backplay.games.inputs import Inputs, Target, check_hidden
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
 from backplay.methods.rules import has_first_layer
-from backplay.methods.subject import Subject, captured, has_attention, has_convolutions, known
+from backplay.methods.subject import Subject, has_attention, has_convolutions
 from backplay.methods.tokens import find_tokens
 from backplay.network import Model, Network, read_model
+from backplay.network.arguments import Arguments
+from backplay.network.captures import Captures
 
 NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
-    "image": (lambda net: len(net.input.shape) == 4, "it explains images of shape (B, C, H, W)"),
+    "image": (
+        lambda net: len(net.inputs) == 1 and len(net.input.shape) == 4,
+        "it explains one image of shape (B, C, H, W)",
+    ),
     "attention": (has_attention, "it reads attention weights, and this network has none"),
     "global attention": (
         lambda net: find_tokens(net) is not None,
@@ -49,12 +55,13 @@ class MethodInfo:
     family: str  # one of FAMILIES
     architectures: tuple[str, ...]  # kinds of network that it is for; `fits` tells of one, and `needs` why not
     reference: str
-    function: Callable[..., Tensor] = field(repr=False)
+    function: Callable[..., Any] = field(repr=False)
     needs: tuple[str, ...] = ()
     params: Mapping[str, Keyword] = field(default_factory=dict[str, Keyword])
     # the paper's validation grid (tab:main-search-grid); thousands of points, which a repr had better leave out
     grid: tuple[Mapping[str, Any], ...] = field(default=({},), repr=False)
     libraries: tuple[str, ...] = ()  # optional ones, out of LIBRARIES
+    alone: bool = False  # takes its samples one by one anyway, so that no batch is too large for it
 
     @entry
     def fits(self, model: Model) -> bool:
@@ -67,7 +74,7 @@ class MethodInfo:
         if self.missing() is not None:  # known without a capture
             return False
         try:
-            network = model if isinstance(model, Network) else known(model) or captured(model, {0: guess(model)})
+            network = model if isinstance(model, Network) else _at_hand(model)
         except CaptureError:
             return False
         return self.refusal(network) is None
@@ -107,6 +114,12 @@ class MethodInfo:
         return {name: param.default for name, param in self.params.items()} | given
 
 
+def _at_hand(model: nn.Module) -> Network:
+    """The capture of a model that was used last; of one that was not explained yet, on a guessed input."""
+    captures = Captures.held(model)
+    return captures.latest() or captures.get(captures.read(guess(model)))
+
+
 _METHODS: dict[str, MethodInfo] = {}
 
 
@@ -121,12 +134,13 @@ def method(
     params: Mapping[str, Keyword] | None = None,
     grid: tuple[Mapping[str, Any], ...] = ({},),
     libraries: tuple[str, ...] = (),
-) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register `function(subject, **params) -> map` under a name."""
+    alone: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register `function(subject, **params)` under a name: it returns the map, or one for each explained input."""
 
-    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         _METHODS[name] = MethodInfo(
-            name, title, family, architectures, reference, function, needs, params or {}, grid, libraries
+            name, title, family, architectures, reference, function, needs, params or {}, grid, libraries, alone
         )
         return function
 
@@ -173,32 +187,63 @@ class Explainer:
         changed = [f"{k}={v!r}" for k, v in self.params.items() if v != self.info.params[k].default]
         return f"Explainer({', '.join([type(model).__name__, repr(self.info.name), *changed])})"
 
-    def together(self, x: Tensor) -> int:
-        """How many samples like these are best explained at once."""
-        return captured(self.model, read_inputs(x)).together(x)
+    def _prepare(self, x: Inputs, extra: Any = None) -> tuple[Captures, Network, Arguments]:
+        captures = Captures.held(read_model(self.model, "a method"))
+        return captures, *captures.prepare(x, extra)
 
-    def settled(self, x: Tensor) -> AbstractContextManager[None]:
+    def together(self, x: Inputs) -> int:
+        """How many inputs like these are best explained at once."""
+        _, network, inputs = self._prepare(x)
+        return network.together(inputs.x)
+
+    def settled(self, x: Inputs) -> AbstractContextManager[None]:
         """While many inputs like these are explained: the model's tensors are looked at once."""
-        return captured(self.model, read_inputs(x)).settled()
+        return self._prepare(x)[1].settled()
 
     @entry
-    def targets(self, x: Inputs, target: Target = None) -> Tensor:
-        """(B, n) the class that is explained in each sample."""
-        return Subject(self.model, x, target).target
+    def targets(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Tensor:
+        """(B, n) the index of the output that is explained in each sample, or its weights over the logits."""
+        _, network, inputs = self._prepare(x, additional_forward_args)
+        return targets_of(network, inputs, target)
 
     @entry
-    def attribute(self, x: Inputs, target: Target = None) -> Tensor:
-        """The map: a tensor of the input's shape, or (B, 1, H, W)."""
+    def attribute(
+        self,
+        x: Inputs,
+        target: Target = None,
+        additional_forward_args: Any = None,
+        internal_batch_size: int | None = None,
+    ) -> Any:
+        """The map: a tensor of the input's shape, or (B, 1, H, W); of several inputs a tuple or dict, as given.
+
+        `additional_forward_args` follow `x` in `forward` and are held fixed. `internal_batch_size` samples are
+        explained at once, by default as many as memory likes.
+        """
+        check_size(internal_batch_size)
         self.info.check_libraries()  # before a capture that takes seconds
-        subject = Subject(self.model, x, target)
-        why = self.info.refusal(subject.network)
+        captures, network, inputs = self._prepare(x, additional_forward_args)
+        self._check_fits(network)
+        at_once = inputs.batch if self.info.alone and internal_batch_size is None else internal_batch_size
+
+        def explain(part: Arguments, wanted: Any) -> Sequence[Tensor]:
+            subject = Subject(captures, part, wanted)
+            if subject.network is not network:  # the model has changed since it was captured
+                self._check_fits(subject.network)
+            found: Any = self.info.function(subject, **self.params)
+            maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
+            check_hidden(part, maps, subject.aim.shape)
+            return maps
+
+        with torch.inference_mode(False), torch.no_grad():
+            return inputs.pack(in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once))
+
+    def _check_fits(self, network: Network) -> None:
+        why = self.info.refusal(network)
         if why is not None:
-            fitting = [name for name, other in methods().items() if other.refusal(subject.network) is None]
+            fitting = [name for name, other in methods().items() if other.refusal(network) is None]
             raise UnsupportedError(
                 f"{self.info.name!r} does not fit this network: {why}; these do: {', '.join(fitting)}."
             )
-        with torch.inference_mode(False), torch.no_grad():
-            return self.info.function(subject, **self.params)
 
 
 def _remade(model: nn.Module | Network, name: str, params: dict[str, Any]) -> Explainer:
@@ -206,12 +251,21 @@ def _remade(model: nn.Module | Network, name: str, params: dict[str, Any]) -> Ex
 
 
 @entry
-def explain(model: Model, x: Inputs, target: Target = None, method: str = "rg", **params: Any) -> Tensor:
+def explain(
+    model: Model,
+    x: Inputs,
+    target: Target = None,
+    method: str = "rg",
+    additional_forward_args: Any = None,
+    internal_batch_size: int | None = None,
+    **params: Any,
+) -> Any:
     """The map of any registered method: a tensor of the input's shape, or (B, 1, H, W).
 
     Never rescaled or rectified; a batch is its samples one by one. A method that does not fit the network, or a
-    parameter out of its range, is refused before any work.
+    parameter out of its range, is refused before any work. Inputs and targets are those of the games: of several
+    explained inputs a tuple or dict is made, as they were given.
 
     >>> explain(model, x, method="integrated_gradients", steps=50)
     """
-    return Explainer(model, method, **params).attribute(x, target)
+    return Explainer(model, method, **params).attribute(x, target, additional_forward_args, internal_batch_size)

@@ -5,6 +5,7 @@ Relevance starts as the target's logit. A map is never rescaled or rectified bey
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def _epsilon(default: float) -> Number:
     params={"epsilon": _epsilon(1e-6), "bias": _BIAS},
     grid=tuple({"epsilon": e, "bias": "absorb"} for e in (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)),
 )
-def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Tensor:
+def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Sequence[Tensor]:
     """`R_i = Σ_j a_i W_ij R_j / (z_j + ε sign z_j)`; sums by `a / (a + b)`; attention weights held fixed.
 
     `z` holds the bias. Under `bias="share"` its part goes to the inputs in proportion to `|a_i W_ij|`: on networks of
@@ -64,7 +65,7 @@ def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Tensor:
         {"epsilon": e, "gamma": g, "bias": "absorb"} for e in (0.1, 0.25, 0.5) for g in (0.1, 0.25, 0.5, 1.0, 2.0)
     ),
 )
-def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Tensor:
+def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Sequence[Tensor]:
     """Contributions of the output's own sign count `1 + γ` times in every layer; all else as in LRP-ε."""
     rule = Gamma(gamma, epsilon, bias)
     return relevance(subject, Rules(rule, rule))
@@ -85,7 +86,9 @@ def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Tens
     },
     grid=tuple({"epsilon": 0.25, "gamma": g, "low": -3.0, "high": 3.0, "bias": "absorb"} for g in (0.1, 0.25, 0.5)),
 )
-def lrp_box(subject: Subject, epsilon: float, gamma: float, low: float | None, high: float | None, bias: str) -> Tensor:
+def lrp_box(
+    subject: Subject, epsilon: float, gamma: float, low: float | None, high: float | None, bias: str
+) -> Sequence[Tensor]:
     """The zᴮ rule in the layers that see the image, LRP-γ above."""
     if low is not None and high is not None and low >= high:
         raise KeywordError(f"low={low!r} is out of range: it must be below high={high!r}.")
@@ -99,7 +102,7 @@ def lrp_box(subject: Subject, epsilon: float, gamma: float, low: float | None, h
 
 
 @method("lrp_abs", title="LRP-|z|", family="relevance", reference=VUKADIN)
-def lrp_abs(subject: Subject) -> Tensor:
+def lrp_abs(subject: Subject) -> Sequence[Tensor]:
     """`R_i = Σ_j |a_i W_ij| R_j / Σ_k |a_k W_kj|`: positive and negative contributions share one denominator.
 
     Sums are split by `|operand|`; norms and offsets pass relevance on; attention weights are held fixed. The map has
@@ -122,22 +125,23 @@ def lrp_abs(subject: Subject) -> Tensor:
     params={"max_norm": Number(None, low=0.0, strict=True, note="largest magnitude of each map; None: as it comes")},
     grid=({"max_norm": 0.1}, {"max_norm": 0.5}),
 )
-def rel_lrp(subject: Subject, max_norm: float | None) -> Tensor:
+def rel_lrp(subject: Subject, max_norm: float | None) -> Sequence[Tensor]:
     """Relative LRP: conservation up to one factor for each sample, and no division by a small activation.
 
     What is carried is relevance for each unit of activation, `R_i / a_i`, which obeys the chain rule; the map is input
     times gradient, times a factor that sets its largest magnitude. The article leaves norms and attention open; here
     they are differentiated like all else, and in the paper's tables the rows RelLRP and Gr×Inp agree on every network.
     """
-    found = subject.x * subject.gradient()
+    found = [x * slope for x, slope in zip(subject.xs, subject.gradients(), strict=True)]
     if max_norm is None:
         return found
-    largest = found.flatten(1).abs().amax(1).view([-1] + [1] * (found.ndim - 1))
-    return found * over(torch.full_like(largest, max_norm), largest)
+    largest = torch.stack([part.flatten(1).abs().amax(1) for part in found]).amax(0)
+    factor = over(torch.full_like(largest, max_norm), largest)
+    return [part * factor.view([-1] + [1] * (part.ndim - 1)) for part in found]
 
 
 @method("cp_lrp", title="CP-LRP", family="relevance", reference=ALI)
-def cp_lrp(subject: Subject) -> Tensor:
+def cp_lrp(subject: Subject) -> Sequence[Tensor]:
     """LRP-0 with attention weights and the scales of norms held fixed: input times gradient of that network.
 
     Norms still centre. Biases and offsets keep their part. On a ReLU network it is input times gradient.
@@ -171,7 +175,9 @@ def _attention_grid() -> tuple[dict[str, Any], ...]:
     },
     grid=_attention_grid(),
 )
-def attn_lrp(subject: Subject, epsilon: float, gamma_conv: float, gamma_lin: float, epsilon_attn: float) -> Tensor:
+def attn_lrp(
+    subject: Subject, epsilon: float, gamma_conv: float, gamma_lin: float, epsilon_attn: float
+) -> Sequence[Tensor]:
     """Relevance through the softmax into queries and keys (props. 3.1-3.4); γ rules elsewhere, or ε rules at γ = 0.
 
     Products give each factor one half, so that the gate's branch of a gated unit (SwiGLU) gets as much as the other; a

@@ -132,7 +132,7 @@ class Box:
 
     def bounds(self, node: Affine, values: Values) -> tuple[Tensor, Tensor]:
         """The bounds as the layer sees them: wires and constant scales may lie before it, a negative one swaps them."""
-        source = values.network.input
+        source = _source(node.operand)
         x: Tensor = values[source]
         low = x.flatten(1).amin(1) if self.low is None else x.new_full((len(x),), self.low)
         high = x.flatten(1).amax(1) if self.high is None else x.new_full((len(x),), self.high)
@@ -158,9 +158,14 @@ class Boxed(Kernel):
 
 def sees_input(node: Node) -> bool:
     """Whether only wires and constant scales lie between the input and a node's output."""
+    return isinstance(_source(node), Input)
+
+
+def _source(node: Node) -> Node:
+    """What lies behind wires and constant scales."""
     while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
         node = node.carriers[0]
-    return isinstance(node, Input)
+    return node
 
 
 def has_first_layer(network: Network) -> bool:

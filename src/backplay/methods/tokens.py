@@ -44,7 +44,7 @@ class Tokens:
 def find_tokens(network: Network) -> Tokens | None:
     """The tokens of a network in which every attention layer sees the whole image; None for any other network."""
     blocks = tuple(n for n in network.nodes if isinstance(n, Attention) and n in network.carrying)
-    if not blocks or len(network.input.shape) != 4 or not all(_is_global(b) for b in blocks):
+    if not blocks or len(network.inputs) > 1 or len(network.input.shape) != 4 or not all(_is_global(b) for b in blocks):
         return None
     counts = {count for block in blocks for count in _counts(block)}
     if len(counts) != 1:

@@ -6,7 +6,7 @@ import gc
 import logging
 import operator as python_operator
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any
@@ -16,39 +16,49 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import config as tracing
+from torch.utils._pytree import tree_map
 
 from backplay.entry import at, entry
-from backplay.errors import CaptureError, InputError, first_line
+from backplay.errors import CaptureError, first_line
 from backplay.network import operators
+from backplay.network.arguments import Arguments, Inputs, read
 from backplay.network.builder import Builder, Constants, functional
 from backplay.network.compared import check_sound
 from backplay.network.experts import experts_by_token
-from backplay.network.graph import EXPORTING, Network, check_tensor, evaluation, logits_of
+from backplay.network.graph import EXPORTING, Network, evaluation, logits_of
 from backplay.network.lowering import lower
 from backplay.network.model import Model, read_model
 from backplay.network.mutation import follow_mutation
 from backplay.network.nodes import Input, Node, Oracle, Ref
-from backplay.network.precision import HALF, as_played, in_single, is_half, precision_of
-
-Example = Tensor | Mapping[Any, Any]
+from backplay.network.precision import HALF, in_single, is_half, precision_of
+from backplay.network.signature import user_names
 
 
 @entry
-def capture(model: Model, example: Example) -> Network:
+def capture(model: Model, example: Inputs, additional_forward_args: Any = None) -> Network:
     """Follow `model` on `example` and return its game graph, valid for every batch size.
 
-    `example` is a tensor, or a dict of forward keywords of which exactly one is floating point and is the input.
+    `example` is a tensor, a tuple of tensors, or a dict of forward keywords; floating-point tensors among them are
+    explained, masks aside, and the others held fixed like `additional_forward_args`, which follow by position.
     The model is captured in eval mode and given back as it was.
     """
-    given = read_model(model, "capture")
-    module = given.model if isinstance(given, Network) else given
-    keywords = _pairs_of_samples(example if isinstance(example, Mapping) else {0: example})
-    key = input_key(keywords)
-    keywords[key] = as_played(keywords[key], precision_of(module.parameters(), keywords[key].dtype))
+    found = read_model(model, "capture")
+    module = found.model if isinstance(found, Network) else found
+    given = read(module, example, additional_forward_args)
+    given = given.played_in(precision_of(module.parameters(), given.x.dtype))
     with EXPORTING, _tidied(), torch.random.fork_rng(_devices(module)):
-        network = _follow(module, keywords)
-        check_sound(network, keywords)
-        return network
+        try:
+            return _sound(module, _pairs_of_samples(given, fixed=True))
+        except CaptureError:
+            if given.batch > 1 or not any(_is_single(v) for v in given.fixed.values()):
+                raise
+        return _sound(module, _pairs_of_samples(given, fixed=False))
+
+
+def _sound(model: nn.Module, arguments: Arguments) -> Network:
+    network = _follow(model, arguments)
+    check_sound(network, arguments)
+    return network
 
 
 def _devices(model: nn.Module) -> list[torch.device]:
@@ -102,45 +112,37 @@ def _nothing(record: logging.LogRecord) -> bool:
     return False
 
 
-def _follow(model: nn.Module, keywords: dict[Any, Any]) -> Network:
-    program = _export(model, keywords)
+def _follow(model: nn.Module, arguments: Arguments) -> Network:
+    program = _export(model, arguments)
     builder = Builder()
     try:
-        input_node, output = _read(program, builder)
+        output = _read(program, builder, arguments)
     except CaptureError:
         program = _functionalised(model, program)
         builder = Builder()
-        input_node, output = _read(program, builder)
-    return Network(model, program, builder, input_node, output, keywords)
+        output = _read(program, builder, arguments)
+    return Network(model, program, builder, output, arguments)
 
 
-def input_key(example: Mapping[Any, Any]) -> Any:
-    """The one floating-point entry among the forward arguments; position 0 is taken as it is."""
-    if 0 in example:
-        check_tensor(example[0])
-        return 0
-    floating = [k for k, v in example.items() if isinstance(v, Tensor) and v.is_floating_point()]
-    if len(floating) != 1:
-        raise InputError(
-            f"a dict of inputs needs exactly one floating-point tensor, the one to explain; got {floating or 'none'} "
-            f"among {sorted(example)}; pass embeddings (inputs_embeds) and leave the others integer or boolean."
-        )
-    check_tensor(example[floating[0]])
-    return floating[0]
+def _pairs_of_samples(given: Arguments, fixed: bool) -> Arguments:
+    """The example with at least two samples: with one, export would fix the batch size (traps).
 
+    What is held fixed beside one sample may be a sample as well, or one thing for all samples.
+    """
+    single = given.batch == 1
 
-def _pairs_of_samples(example: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The example with at least two samples: with one, export would fix the batch size (traps)."""
-    batch = example[input_key(example)].shape[0]
-
-    def double(value: Any) -> Any:
+    def double(key: Any, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        alone = batch == 1 and value.ndim > 0 and value.shape[0] == 1
-        return torch.cat([value.detach(), value.detach()]) if alone else value.detach().clone()
+        twice = single and (key in given.explained or (fixed and _is_single(value)))
+        return torch.cat([value.detach(), value.detach()]) if twice else value.detach().clone()
 
     with torch.inference_mode(False), torch.no_grad():
-        return {k: double(v) for k, v in example.items()}
+        return given.with_values({k: double(k, v) for k, v in given.items()})
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == 1
 
 
 class _Logits(nn.Module):
@@ -160,15 +162,20 @@ class _Logits(nn.Module):
         return logits_of(self.model(*args, **kwargs))
 
 
-def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
-    def dynamic(value: Any) -> Any:
-        batched = isinstance(value, Tensor) and value.ndim > 0
-        return {0: Dim.DYNAMIC} if batched else None
+def _export(model: nn.Module, arguments: Arguments) -> ExportedProgram:
+    def dynamic(key: Any, value: Any) -> Any:
+        """Samples are counted; what is held fixed may come by samples if there are as many, and else stays as it is."""
+        if key in arguments.explained:
+            return {0: Dim.DYNAMIC}
+        counted = isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == arguments.batch
+        return {0: Dim.AUTO} if counted else tree_map(lambda leaf: None, value)
 
-    traced, key = precision_of(model.parameters(), torch.float32), input_key(keywords)
-    as_model = {key: keywords[key].to(traced)} if traced in HALF else {}  # traced as the model is, played in float32
-    wrapped, inputs = _Logits(model, list(keywords)), tuple((keywords | as_model).values())
-    shapes = {"inputs": tuple(dynamic(v) for v in inputs)}
+    traced = precision_of(model.parameters(), torch.float32)
+    as_model = arguments  # traced as the model is, played in float32
+    if traced in HALF:
+        as_model = arguments.at([x.to(traced) for x in arguments.xs])
+    wrapped, inputs = _Logits(model, list(arguments)), tuple(as_model.values())
+    shapes = {"inputs": tuple(dynamic(k, v) for k, v in arguments.items())}
     with evaluation(model), experts_by_token(model), torch.inference_mode(False), torch.no_grad(), _tersely():
         try:
             return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=False)
@@ -176,7 +183,7 @@ def _export(model: nn.Module, keywords: dict[Any, Any]) -> ExportedProgram:
             # `len(x)` is a plain number to Python and fixes the batch; read from its bytecode, the model does not
             found = _from_bytecode(wrapped, inputs, shapes) if "specialized it to be a constant" in str(error) else None
             if found is None:
-                raise CaptureError(_export_failure(wrapped, keywords, error)) from error
+                raise CaptureError(_export_failure(wrapped, arguments, error)) from error
             return found
 
 
@@ -188,16 +195,18 @@ def _from_bytecode(wrapped: _Logits, inputs: tuple[Any, ...], shapes: dict[str, 
         return None
 
 
-def _export_failure(wrapped: _Logits, keywords: dict[Any, Any], error: Exception) -> str:
+def _export_failure(wrapped: _Logits, arguments: Arguments, error: Exception) -> str:
     """One sentence: is it the input that does not fit, or the model that cannot be followed?"""
     given = ", ".join(
-        f"{'input' if k == 0 else k} {tuple(v.shape)} {v.dtype}" for k, v in keywords.items() if isinstance(v, Tensor)
+        f"{arguments.label(k) if k == 0 else arguments.names[k]} {tuple(v.shape)} {v.dtype}"
+        for k, v in arguments.items()
+        if isinstance(v, Tensor)
     )
     name = type(wrapped.model).__name__
     half = any(is_half(tensor) for tensor in wrapped.parameters())
     try:
         with in_single(half):
-            wrapped(*keywords.values())
+            wrapped(*arguments.values())
     except Exception as own:
         return f"{name} itself fails on {given}: {first_line(own)}\nGive it an input that its forward accepts."
     return (
@@ -212,19 +221,19 @@ def _functionalised(model: nn.Module, program: ExportedProgram) -> ExportedProgr
         return program.run_decompositions({})
 
 
-def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
-    """Walk over the program and collect nodes, constants and sizes."""
+def _read(program: ExportedProgram, builder: Builder, arguments: Arguments) -> Node:
+    """Walk over the program and collect nodes, constants and sizes; returns the output."""
     kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    users = user_names(program, arguments)
+    explained = {users[key]: key for key in arguments.explained}
     for placeholder in program.graph.find_nodes(op="placeholder"):
-        spec, value = kinds[placeholder.name], placeholder.meta["val"]
-        user = spec.kind is InputKind.USER_INPUT
         builder.current = placeholder
-        if user and isinstance(value, Tensor) and value.is_floating_point():
-            node = Input(_no_function, (), name="input", operator="input")
+        if placeholder.name in explained:
+            node = Input(_no_function, (), name=arguments.label(explained[placeholder.name]), operator="input")
             builder.values[placeholder] = builder.add(node)
         else:
             builder.values[placeholder] = builder.reference(placeholder)
-            if user:
+            if kinds[placeholder.name].kind is InputKind.USER_INPUT:
                 builder.given.add(builder.values[placeholder])
     builder.constants = Constants(_tensors(program), builder.program)
     builder.unlearned = Constants(_tensors(program, learned=False), builder.program)
@@ -232,13 +241,12 @@ def _read(program: ExportedProgram, builder: Builder) -> tuple[Input, Node]:
     # a program without mutations returns what the model would have changed as well
     kept = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
     output = results[kept.index(True)]
-    inputs = [n for n in builder.nodes if isinstance(n, Input)]
     while isinstance(output, Ref) and output in builder.told:  # the refusal names what was detached first
         output = (*builder.told[output].reads, builder.told[output])[0]
         output = output if output.inputs else output.ref
     if not isinstance(output, Node):
         raise CaptureError("the model's output does not depend on its input, so there is nothing to explain.")
-    return inputs[0], output
+    return output
 
 
 def _tensors(program: ExportedProgram, learned: bool = True) -> dict[Ref, Any]:

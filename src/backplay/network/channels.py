@@ -106,7 +106,7 @@ class Channels:
                 return self._moved(node, below)
 
     def _none(self, shape: torch.Size) -> Tensor:
-        return torch.zeros(1, dtype=torch.long, device=self.values[self.network.input].device).expand(shape)
+        return torch.zeros(1, dtype=torch.long, device=self.values[self.network.inputs[0]].device).expand(shape)
 
     def _stop(self, below: list[Tensor], shape: torch.Size) -> Tensor:
         for labels in below:

@@ -15,13 +15,15 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from backplay.entry import place
-from backplay.errors import CaptureError, InputError, InputTypeError, NonFiniteError, suggestion
+from backplay.errors import CaptureError, InputError, suggestion
 from backplay.network import operators
+from backplay.network.arguments import Arguments, Key, read
 from backplay.network.attention import Attention
 from backplay.network.builder import Builder, Constants, Statement
 from backplay.network.layout import PLAIN, Layout
 from backplay.network.nodes import Halves, Input, Node, Oracle, Ref, Wire, resolve
-from backplay.network.precision import FLOATING, SingleScope, as_played, in_single, is_half, precision_of
+from backplay.network.precision import SingleScope, in_single, is_half, precision_of
+from backplay.network.signature import Signature, substitute
 from backplay.network.weights import Weights, fingerprints
 
 # while one thread exports a model, its parameters are stand-ins: nobody else may capture, read or run a model then
@@ -81,22 +83,19 @@ class Network:
         model: nn.Module,
         program: ExportedProgram,
         builder: Builder,
-        source: Input,
         output: Node,
-        example: dict[Any, Any],
+        example: Arguments,
     ) -> None:
-        self.model, self.input, self.output = model, source, output
+        self.model, self.output = model, output
+        self.inputs: tuple[Input, ...] = tuple(n for n in builder.nodes if isinstance(n, Input))
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
         self._lifted = dict(program.constants)
         self._holds_half = _holds_half(program)
         self.changing = [_own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
         self.program, self._sizes, self._assumed = builder.program, builder.sizes, builder.assumed
-        self._size_cache: dict[int, dict[Any, Any]] = {}
-        self.key = 0 if 0 in example else next(k for k, v in example.items() if _floating(v))
-        self._example = {k: v for k, v in example.items() if k != self.key}
-        self._whole_example = example
-        self._dtype: torch.dtype = example[self.key].dtype
-        self._placeholders = _placeholders(program, self.key, example)
+        self._size_cache: dict[tuple[int, ...], dict[Any, Any]] = {}
+        self.example, self.signature = example, Signature.of(program, example)
+        self.keys = example.explained
         self._weights: Weights | None = None
         self._lock, self._settled = threading.RLock(), threading.local()
 
@@ -108,6 +107,7 @@ class Network:
         self.consumers = Counter(dict.fromkeys(self.nodes, 0))
         self.consumers.update(operand for node in self.nodes for operand in node.inputs)
         self.example_logits = self._trace(example, builder)
+        self._find_samples(example, builder)
 
     def __repr__(self) -> str:
         kinds = sorted({n.kind for n in self.nodes})
@@ -116,7 +116,7 @@ class Network:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """An exported program cannot be pickled: what is sent is the model, and it is captured again there."""
-        return _recaptured, (self.model, self._whole_example)
+        return _recaptured, (self.model, self.example)
 
     def __copy__(self) -> Network:
         """The same graph on the same model: nothing is captured again, as it would be by way of `__reduce__`."""
@@ -127,6 +127,15 @@ class Network:
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """The same graph on a copy of the model."""
         return self.on(copy.deepcopy(self.model, memo))
+
+    @property
+    def input(self) -> Input:
+        """The one explained input; where there are several, each has the name of its parameter."""
+        first, *others = self.inputs
+        if others:
+            names = ", ".join(n.name for n in self.inputs)
+            raise InputError(f"this network has {len(self.inputs)} explained inputs, {names}; name one of them.")
+        return first
 
     # ---------------------------------------------------------------- constants
 
@@ -149,7 +158,7 @@ class Network:
     @property
     def precision(self) -> torch.dtype:
         """What the model computes in; half precision is played in float32 (S38)."""
-        return precision_of(self.tensors().values(), self._dtype)
+        return precision_of(self.tensors().values(), self.signature.dtype)
 
     def _is_half(self) -> bool:
         return self._holds_half or any(is_half(t) for t in self.tensors().values())
@@ -190,6 +199,11 @@ class Network:
                 "capture it again, with bp.capture or a new game."
             )
 
+    def unprepare(self) -> None:
+        """Drop what was derived from the weights; it is made again when it is asked for."""
+        with self._lock:
+            self._weights = None
+
     @contextmanager
     def settled(self) -> Generator[None]:
         """For a call that runs many inputs: it looks at the entries of the model's tensors once, not for each of them.
@@ -217,72 +231,56 @@ class Network:
         return constants
 
     def scope(self, x: Mapping[Any, Any], weights: Weights) -> dict[Any, Any]:
-        """Values of the input, of every constant and of every size for a batch."""
-        batch = x[self.key].shape[0]
+        """Values of the inputs, of every constant and of every size for a batch."""
         kind = SingleScope if weights.halves or any(is_half(v) for v in x.values()) else dict[Any, Any]
-        scope = kind({self.input: x[self.key], **weights.constants, **self._sizes_of(batch)})
-        for name, placeholder in self._placeholders.items():
-            scope[placeholder] = x[name]
+        scope = kind(zip(self.inputs, (x[key] for key in self.keys), strict=True))
+        scope.update(weights.constants)
+        scope.update(self._sizes_of(x))
+        for key, ref in self.signature.fixed.items():
+            scope[ref] = x[key]
         for statement in self.program:
             scope[statement.ref] = _execute(statement, scope)
         return scope
 
-    def _sizes_of(self, batch: int) -> dict[Any, Any]:
-        if batch not in self._size_cache:
-            self._size_cache[batch] = {Ref(n): _substitute(e, batch) for n, e in self._sizes.items()}
-        return self._size_cache[batch]
+    def _sizes_of(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
+        bound = self.signature.bind(x)
+        key = tuple(bound.values())
+        if key not in self._size_cache:
+            self._size_cache[key] = {Ref(n): substitute(e, bound) for n, e in self._sizes.items()}
+        return self._size_cache[key]
 
-    def check(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
-        """The forward arguments, if they fit what was captured; the explained input is copied."""
-        if set(given) != {self.key, *self._example}:
-            raise InputError(
-                f"the network was captured with the inputs {[self.key, *self._example]}, got {list(given)}; "
-                "give the same ones, or capture again."
-            )
-        x = given[self.key]
-        check_tensor(x)
-        expected = tuple(self.input.shape[1:])
-        if tuple(x.shape[1:]) != expected:
-            unbatched = tuple(x.shape) == expected
-            advice = (
-                "add the batch dimension with x[None]" if unbatched else "resize it, or make a new game for this size"
-            )
-            raise InputError(
-                f"input of shape {tuple(x.shape)} does not fit this network, captured for (batch, "
-                f"{', '.join(map(str, expected))}); {advice}."
-            )
-        for name, value in given.items():
-            if name == self.key:
-                continue
-            known, tensor = self._example[name], isinstance(value, Tensor)
-            if isinstance(known, Tensor) != tensor or (not tensor and known != value):
-                raise InputError(f"{name!r} was {known!r} when the network was captured, now {value!r}; capture again.")
-            if isinstance(value, Tensor) and value.ndim and value.shape[0] != x.shape[0]:
-                raise InputError(f"{name!r} holds {value.shape[0]} samples, the explained input {x.shape[0]}.")
-        x = as_played(x, self.precision)
-        bad = ~torch.isfinite(x)
-        if bool(bad.any()):
-            raise NonFiniteError(
-                f"the input holds {int(bad.sum())} NaN or infinite entries; clean it first, no map is made of them."
-            )
+    def misfit(self, given: Arguments) -> str | None:
+        """Why the forward arguments do not fit what was captured; None if they do."""
+        return self.signature.misfit(given)
+
+    def check(self, given: Any, extra: Any = None) -> Arguments:
+        """The forward arguments, if they fit what was captured; tensors are copied."""
+        given = read(self.model, given, extra)
+        why = self.misfit(given)
+        if why is not None:
+            raise InputError(why)
+        given = given.in_order(self.example).played_in(self.precision)
+        given.check_finite()
         with torch.inference_mode(False), torch.no_grad():
-            given = {**given, self.key: x}
-            return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
+            copies = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
+            return given.with_values(self.signature.expanded(copies))
 
     # ---------------------------------------------------------------- shapes
 
     def together(self, x: Tensor) -> int:
-        """How many samples like these are best run at once: on a processor so few that no value is a large block."""
-        if x.device.type != "cpu":
-            return MANY
-        return min(max(_LARGE // (x.element_size() * self._largest), 1), MANY)
+        """How many inputs like these are best run at once by who makes them one by one."""
+        return min(self.at_once(x), MANY)
 
-    def _trace(self, example: dict[Any, Any], builder: Builder) -> Tensor:
+    def at_once(self, x: Tensor) -> int:
+        """How many samples of a batch are best run at once: on a processor so few that no value is a large block."""
+        return max(_LARGE // (x.element_size() * self._largest), 1) if x.device.type == "cpu" else MANY
+
+    def _trace(self, example: Arguments, builder: Builder) -> Tensor:
         """Run the example once: concrete shapes, where the samples lie in each tensor, how large one can be; logits."""
         self._largest = 1  # elements of a sample
         with torch.inference_mode(False), torch.no_grad():
             scope = self.scope(example, self.weights())
-            batch = example[self.key].shape[0]
+            batch = example.batch
             waiting = dict(self.consumers)
             for node in self.nodes:
                 if not isinstance(node, Input):
@@ -290,7 +288,7 @@ class Network:
                 value = scope[node]
                 if isinstance(value, Tensor):
                     self._largest = max(self._largest, _elements(node, scope) // batch)
-                    node.layout = _layout(node, value, scope, batch, builder)
+                    node.layout = self._layout(node, scope, batch, builder.traced[node])
                     node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
                 elif node.inputs:  # several tensors, as their operand lies
                     node.layout = node.inputs[0].layout
@@ -299,6 +297,53 @@ class Network:
                     if waiting[operand] == 0:
                         scope[operand] = None
             return scope[self.output]
+
+    def _layout(self, node: Node, scope: Mapping[Any, Any], batch: int, traced: torch.Size) -> Layout:
+        """Where the samples lie in a node's tensor: dimensions that grow with the batch tell, and what wires move."""
+        if isinstance(node, Input):
+            return PLAIN
+        if isinstance(node, Wire):
+            if scope[node].numel() == 0:
+                raise CaptureError(
+                    f"{node.operator} in module {node.path!r} leaves nothing of its input: a tensor of shape "
+                    f"{tuple(scope[node].shape)}; take it out of the model."
+                )
+            owners = node.move([n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs], scope)
+            found = Layout.of(_fill_constants(owners), batch)
+            if found is not None:
+                self.signature.learn(traced[found.dim] if found.dim < len(traced) else 0)
+                return found
+            if node.kind != "oracle":
+                raise CaptureError(_mixes(node))
+        source = (*node.carriers, *node.inputs, *node.reads)[0].layout  # what is told may lie in another order
+        dims = [d for d, size in enumerate(traced) if self.signature.counts(size)]
+        if scope[node].ndim == 0 or (node.kind != "oracle" and not dims):
+            raise CaptureError(_mixes(node))
+        return Layout(dims[0] if dims else source.dim, source.outer, source.inner)
+
+    def _find_samples(self, example: Arguments, builder: Builder) -> None:
+        """Whether fixed tensors with as many entries as samples, and a size of their own, hold one for each of these.
+
+        A size that is an axis of some value beside the samples' counts something else, such as prompts. Else the
+        program tells: an entry for each sample is missed where there are twice as many samples.
+        """
+        axes = {s for n in self.nodes for size in builder.traced[n] for s in self.signature.symbols_of(size)}
+        for key in self.signature.uncertain(example):
+            size = self.signature.shapes[key][0]
+            if size not in axes and (example.x.device.type != "cpu" or not self._does_without(key, example)):
+                self.signature.batch |= {size}
+
+    def _does_without(self, key: Key, example: Arguments) -> bool:
+        twice = {k: torch.cat([example[k], example[k]]) for k in self.signature.by_samples(example) if k != key}
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                scope = self.scope(example.with_values(twice), self.weights())
+                for node in self.nodes:
+                    if not isinstance(node, Input):
+                        node.settle(scope, node.run(scope))
+        except Exception:  # whatever an operator says to arguments that do not go together
+            return False
+        return True
 
     def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
         """What the model itself computes, in eval mode; half precision is evaluated in float32 (S38)."""
@@ -315,8 +360,9 @@ class Network:
             if name in self.consumers:
                 return name
             raise InputError(f"{name!r} belongs to another network; ask for one of this network's nodes.")
-        if name == "input":
-            return self.input
+        named = [n for n in self.inputs if n.name == name]
+        if named or name == "input":
+            return named[0] if named else self.input
         ends: dict[str, Node] = {}
         for node in self.nodes:
             for path, key in node.calls:
@@ -344,7 +390,7 @@ def _holds_half(program: ExportedProgram) -> bool:
     return any(is_half(node.meta.get("val")) for graph in graphs for node in graph.nodes)
 
 
-def _recaptured(model: nn.Module, example: dict[Any, Any]) -> Network:
+def _recaptured(model: nn.Module, example: Arguments) -> Network:
     from backplay.network.capture import capture  # which builds networks, and imports this module
 
     return capture(model, example)
@@ -371,39 +417,9 @@ def _attribute(model: nn.Module, path: str) -> Any:
     return found
 
 
-def _floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def check_tensor(x: Any) -> None:
-    """The input of a model: a floating-point tensor with a batch dimension."""
-    if not isinstance(x, Tensor):
-        raise InputTypeError(f"the input must be a torch.Tensor or a dict of forward keywords, got {type(x).__name__}.")
-    if x.dtype not in FLOATING:
-        raise InputTypeError(
-            f"the input must be of floating point (float32 or float64, or half precision where the model is), got "
-            f"{x.dtype}; give token ids as embeddings ({{'inputs_embeds': …}})."
-        )
-    if x.ndim < 2 or x.shape[0] == 0:
-        raise InputError(f"the input needs a batch dimension and at least one sample, got shape {tuple(x.shape)}.")
-
-
-def _placeholders(program: ExportedProgram, key: Any, example: dict[Any, Any]) -> dict[Any, Ref]:
-    """The fixed inputs beside the explained one, by keyword."""
-    users = [s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-    return {k: Ref(n) for k, n in zip(example, users, strict=True) if k != key and isinstance(example[k], Tensor)}
-
-
 def _execute(statement: Statement, scope: Mapping[Any, Any]) -> Any:
     args = resolve(statement.args, scope)
     return statement.function(*args, **{k: resolve(v, scope) for k, v in statement.kwargs.items()})
-
-
-def _substitute(expression: Any, batch: int) -> Any:
-    if isinstance(expression, (int, float)):
-        return expression
-    value = expression.subs(dict.fromkeys(expression.free_symbols, batch))
-    return int(value) if value.is_integer else float(value)
 
 
 def _reachable(nodes: list[Node], output: Node) -> list[Node]:
@@ -496,37 +512,14 @@ def _name(nodes: list[Node]) -> None:
     """The module path; a second call or operation of it is `path#2`."""
     counts: dict[str, int] = {}
     for node in nodes:
-        base = "input" if isinstance(node, Input) else node.path or node.operator
+        base = node.name if isinstance(node, Input) else node.path or node.operator
         base = f"{base}:{node.operator}" if node.helper else base
         counts[base] = counts.get(base, 0) + 1
         node.name = base if counts[base] == 1 else f"{base}#{counts[base]}"
 
 
-def _layout(node: Node, value: Tensor, scope: Mapping[Any, Any], batch: int, builder: Builder) -> Layout:
-    if isinstance(node, Input):
-        return PLAIN
-    if isinstance(node, Wire):
-        if value.numel() == 0:
-            raise CaptureError(
-                f"{node.operator} in module {node.path!r} leaves nothing of its input: a tensor of shape "
-                f"{tuple(value.shape)}; take it out of the model."
-            )
-        owners = node.move([n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs], scope)
-        found = Layout.of(_fill_constants(owners), batch)
-        if found is not None:
-            return found
-        if node.kind != "oracle":
-            raise CaptureError(
-                f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
-            )
-    source = (*node.carriers, *node.inputs, *node.reads)[0].layout  # what is told may lie in another order
-    if value.ndim == 0 or (node.kind != "oracle" and all(isinstance(s, int) for s in builder.traced[node])):
-        raise CaptureError(
-            f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
-        )
-    dims = [d for d, s in enumerate(builder.traced[node]) if not isinstance(s, int)]
-    dim = dims[0] if dims else source.dim
-    return Layout(dim, source.outer, source.inner)
+def _mixes(node: Node) -> str:
+    return f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
 
 
 def _fill_constants(owners: Tensor) -> Tensor:

@@ -31,13 +31,13 @@ def precision_of(tensors: Iterable[Any], default: torch.dtype) -> torch.dtype:
     return sizes.most_common(1)[0][0] if sizes else default
 
 
-def as_played(x: Tensor, precision: torch.dtype) -> Tensor:
+def as_played(x: Tensor, precision: torch.dtype, name: str = "input") -> Tensor:
     """An input in the dtype that it is played in; refused unless it has the model's, or float32 for half of that."""
     if precision in HALF and x.dtype in (torch.float32, *HALF):
         return x.detach().float()
     if x.dtype != precision:
         wanted = torch.float32 if precision in HALF else precision
-        raise InputTypeError(f"input of {x.dtype} for a model of {precision}; convert the input with x.to({wanted}).")
+        raise InputTypeError(f"{name} of {x.dtype} for a model of {precision}; convert the {name} with x.to({wanted}).")
     return x
 
 

@@ -36,10 +36,11 @@ def check_comparable(a: Play, b: Play) -> None:
             f"plays of {len(a.value)} and {len(b.value)} samples: a batch is compared pairwise, so give both plays "
             "the same number of samples, or use bp.hellinger_matrix on single ones."
         )
-    if a.x.dtype != b.x.dtype or a.x.device != b.x.device:
+    left, right = a.value, b.value
+    if left.dtype != right.dtype or left.device != right.device:
         raise InputError(
-            f"plays in {a.x.dtype} on {a.x.device} and in {b.x.dtype} on {b.x.device}; play both in one precision "
-            "and on one device."
+            f"plays in {left.dtype} on {left.device} and in {right.dtype} on {right.device}; play both in one "
+            "precision and on one device."
         )
 
     _check_same_indices(a, b)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from backplay.entry import entries, entry
 from backplay.errors import KeywordError
-from backplay.kernels.kernel import WALK
+from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.kernels.tags import pull_tagged
 from backplay.network import Node
 from backplay.network.mass import Mass, aligned
@@ -19,6 +19,7 @@ from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.comparison import Comparison, Ends
 from backplay.trajectory.overlap import Meeting, Surviving, prefixes
+from backplay.trajectory.passes import apart, arrived, beside, nothing
 from backplay.words import list_words
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ class Hellinger(Comparison):
         self.a, self.b, self.conditioning = a, b, conditioning
         self.meeting = Meeting(a, b)
         with torch.inference_mode(False), torch.no_grad():
-            own = [Ends(p.mass("input", WALK), p.cemetery, p.constant) for p in (a, b)]
+            own = [Ends(arrived(p.passed(WALK), p), p.cemetery, p.constant) for p in (a, b)]
             found, curve = prefixes(self.meeting)
         assert found.cemetery is not None
         assert found.constant is not None
-        met = own[0] if a is b else Ends(found.masses[a.network.input], found.cemetery, found.constant)
+        met = own[0] if a is b else Ends(arrived(found, a), found.cemetery, found.constant)
         super().__init__(own[0], own[1], met)
         self.by_layer: list[tuple[str, Tensor]] = [
             (name, torch.ones_like(bc) if a is b else (bc / self._size).clamp(max=1)) for name, bc in curve
@@ -75,7 +76,7 @@ class Hellinger(Comparison):
     # ---------------------------------------------------------------- maps
 
     @property
-    def disagreement(self) -> Tensor:
+    def disagreement(self) -> Any:
         """Like x: `h²`, tags summed (eq:per-pixel-h2)."""
         return self.map()
 
@@ -89,9 +90,7 @@ class Hellinger(Comparison):
         """(B,) `h²` of the constant elements."""
         return ((self.a.constant + self.b.constant) / 2 - self.constant_overlap).clamp(min=0)
 
-    def map(
-        self, kind: Literal["trajectory", "marginal", "fraction"] = "trajectory", conditioned: bool = False
-    ) -> Tensor:
+    def map(self, kind: Literal["trajectory", "marginal", "fraction"] = "trajectory", conditioned: bool = False) -> Any:
         """Like x, float64: where the plays disagree, if `conditioned` then among surviving trajectories only.
 
         `"trajectory"` is `h²` (eq:per-pixel-h2), which sums to `H²` less what † and constants hold; `"marginal"` its
@@ -99,6 +98,10 @@ class Hellinger(Comparison):
         """
         if kind not in KINDS:
             raise KeywordError(f"kind={kind!r} is out of range: it must be one of {', '.join(map(repr, KINDS))}.")
+        return self.a.inputs.pack(apart(self._map(kind, conditioned), self.a))
+
+    def _map(self, kind: str, conditioned: bool) -> Tensor:
+        """(B, elements) the map, all inputs side by side."""
         if kind == "marginal":
             return self._marginal_map(conditioned)
         if conditioned:
@@ -111,14 +114,14 @@ class Hellinger(Comparison):
 
     def _marginal_map(self, conditioned: bool) -> Tensor:
         """Per tag, then summed."""
-        total = torch.zeros_like(self.a.x, dtype=torch.float64)
+        parts: list[Tensor] = []
         for a, b in zip(self._tagged[0], self._tagged[1], strict=True):
             if conditioned:
                 logs = self.log_survival_a / math.log(2), self.log_survival_b / math.log(2)
                 a, b = (Mass(m.value, m.exponent - log, m.layout) for m, log in zip((a, b), logs, strict=True))
             p, q = a.double().plain(), b.double().plain()
-            total += (p.sqrt() - q.sqrt()).square() / 2
-        return total
+            parts.append((p.sqrt() - q.sqrt()).square() / 2)
+        return torch.stack(parts).sum(0)
 
     @cached_property
     def _tagged(self) -> tuple[tuple[Mass, Mass], tuple[Mass, Mass]]:
@@ -134,12 +137,11 @@ class Hellinger(Comparison):
 
 
 def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
-    """Walk mass of each player at the input."""
-    output, source = play.network.output, play.network.input
+    """Walk mass of each player at the inputs, all of them side by side."""
+    output, root = play.network.output, play.root(WALK_DIFFERENCE)
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
     masses: dict[Node, tuple[Mass, Mass]] = {}
-    root = play.root()
-    masses[output] = Mass(root, zeros, output.layout), Mass(torch.zeros_like(root), zeros, output.layout)
+    masses[output] = Mass(root.clamp(min=0), zeros, output.layout), Mass((-root).clamp(min=0), zeros, output.layout)
     for node in reversed(play.network.nodes):
         if node not in masses or isinstance(node, Input):
             continue
@@ -150,7 +152,9 @@ def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
             if operand in masses:
                 arrived = [m.plus(n) for m, n in zip(masses[operand], arrived, strict=True)]
             masses[operand] = arrived[0], arrived[1]
-    return masses[source]
+    empty = [(nothing(play, n),) * 2 for n in play.network.inputs]
+    plus, minus = zip(*(masses.get(n, e) for n, e in zip(play.network.inputs, empty, strict=True)), strict=True)
+    return beside(plus), beside(minus)
 
 
 @entry

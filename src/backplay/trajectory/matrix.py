@@ -14,11 +14,10 @@ from backplay.errors import InputError
 from backplay.kernels.geometric import geometric
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Node
-from backplay.network.mass import Mass
 from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.comparison import Comparison, Ends
-from backplay.trajectory.passes import Passed, leave, started
+from backplay.trajectory.passes import Passed, arrived, leave, started
 from backplay.trajectory.roots import Root
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class _Walk:
             _step(self.found, node, lambda: kernel(self.play))
 
     def ends(self) -> Ends:
-        found = _ends(self.found, self.play.network.input)
+        found = _ends(self.found, self.play)
         return Ends(found.alive, found.cemetery.clamp(max=1), found.constant)
 
 
@@ -111,7 +110,7 @@ class _Pair:
             _step(found, node, lambda: geometric(kernel(self.a), kernel(self.b), node.name))
 
     def ends(self) -> Ends:
-        return _ends(self.root.found, self.a.network.input)
+        return _ends(self.root.found, self.a)
 
 
 def _step(found: Passed, node: Node, kernel: Callable[[], Kernel]) -> None:
@@ -121,8 +120,7 @@ def _step(found: Passed, node: Node, kernel: Callable[[], Kernel]) -> None:
         leave(found, node, kernel(), WALK, keep=False)
 
 
-def _ends(found: Passed, source: Node) -> Ends:
+def _ends(found: Passed, play: Play) -> Ends:
     assert found.cemetery is not None
     assert found.constant is not None
-    alive: Mass = found.masses[source]
-    return Ends(alive, found.cemetery, found.constant)
+    return Ends(arrived(found, play), found.cemetery, found.constant)

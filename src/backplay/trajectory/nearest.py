@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -62,10 +62,8 @@ class Nearest(Hellinger):
         alpha_a, alpha_b, beta = (self._pick(list(part)) for part in parts)
         return alpha_a, alpha_b, beta
 
-    def map(
-        self, kind: Literal["trajectory", "marginal", "fraction"] = "trajectory", conditioned: bool = False
-    ) -> Tensor:
-        return self._ask(lambda h: h.map(kind, conditioned))
+    def _map(self, kind: str, conditioned: bool) -> Tensor:
+        return self._ask(lambda h: h._map(kind, conditioned))
 
     def bc_forward(self) -> Tensor:
         return self._ask(lambda h: h.bc_forward())

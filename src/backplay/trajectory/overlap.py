@@ -16,7 +16,7 @@ from backplay.kernels.streams import StreamKernel
 from backplay.network import Node
 from backplay.network.mass import Mass
 from backplay.network.nodes import Mix
-from backplay.trajectory.passes import Passed, resume
+from backplay.trajectory.passes import Passed, arrived, resume
 from backplay.trajectory.roots import common_root
 from backplay.trajectory.survival import expect
 
@@ -66,7 +66,7 @@ class Meeting:
 
     def surviving(self) -> Surviving:
         """The laws given survival, by kernel-side conditioning (thm:conditioned-survival ii, iii)."""
-        network, sides = self.a.network, (self.a, self.b)
+        sides = self.a, self.b
         h_a, h_b = (expect(p.network, p.kernel, p.visited(), unit(p), ends=False) for p in sides)
         h_b = {node: h_b[twin] for node, twin in self.twins.items() if twin in h_b}
         both = {node: between(h_a[node], h_b[node]) for node in h_a}
@@ -74,17 +74,17 @@ class Meeting:
         overlap = {n: _weighted(m, both[n]) for n, m in found.masses.items()}
         log_z = [_at_root(p, h[p.network.output]) for p, h in ((self.a, h_a), (self.b, _back(h_b, self.twins)))]
         alphas = [
-            _conditioned(p, p.kernel, {p.network.output: _root_mass(p)}, h)
+            _conditioned(p, p.kernel, {p.network.output: _given_root(p, h[p.network.output])}, h)
             for p, h in ((self.a, h_a), (self.b, _back(h_b, self.twins)))
         ]
         beta = _conditioned(self.a, self.kernel, overlap, both)
-        scale = Mass(beta.value, beta.exponent - (log_z[0] + log_z[1]) / 2, network.input.layout)
+        scale = Mass(beta.value, beta.exponent - (log_z[0] + log_z[1]) / 2, beta.layout)
         return Surviving(alphas[0], alphas[1], scale, log_z[0], log_z[1])
 
 
 @dataclass
 class Surviving:
-    """`α_A`, `α_B` and `β` at the input given survival, and the binary logarithms of `Z_A`, `Z_B`."""
+    """`α_A`, `α_B` and `β` at the inputs given survival, and the binary logarithms of `Z_A`, `Z_B`."""
 
     alpha_a: Mass
     alpha_b: Mass
@@ -93,10 +93,10 @@ class Surviving:
     log2_b: Tensor
 
 
-def unit(play: Play) -> Mass:
+def unit(play: Play) -> Callable[[Node], Mass]:
     """1 at every input element."""
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-    return Mass(torch.ones_like(play.x), zeros, play.network.input.layout)
+    return lambda node: Mass(torch.ones_like(play.values[node]), zeros, node.layout)
 
 
 def prefixes(meeting: Meeting) -> tuple[Passed, list[tuple[str, Tensor]]]:
@@ -123,9 +123,15 @@ def _back(masses: dict[Node, Mass], twins: dict[Node, Node]) -> dict[Node, Mass]
     return {twins[node]: mass for node, mass in masses.items()}
 
 
-def _root_mass(play: Play) -> Mass:
+def _given_root(play: Play, h: Mass) -> Mass:
+    """The first state of the walk given survival: of several logits, those that survive more often count for more."""
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-    return Mass(play.root(), zeros, play.network.output.layout)
+    root = play.root()
+    likely = root * h.value
+    total = h.layout.sum(likely)
+    never = total == 0
+    share = likely / h.layout.spread(torch.where(never, 1, total).to(root.dtype), root)
+    return Mass(torch.where(h.layout.spread(never, root), root, share), zeros, play.network.output.layout)
 
 
 def _at_root(play: Play, h: Mass) -> Tensor:
@@ -138,11 +144,11 @@ def _weighted(mass: Mass, h: Mass) -> Mass:
 
 
 def _conditioned(play: Play, kernel: Callable[[Node], Kernel], start: dict[Node, Mass], h: dict[Node, Mass]) -> Mass:
-    """Mass at the input under the Doob transform of a kernel; from the output it starts with mass 1."""
+    """Mass at the inputs under the Doob transform of a kernel; from the output it starts with mass 1."""
 
     def step(node: Node) -> Kernel:
         plain = kernel(node)
         return Conditioned(plain, h[node], [h[n] for n in plain.carriers or node.carriers])
 
     found = resume(play.network, step, Passed(dict(start)), WALK, keep=False)
-    return found.masses[play.network.input]
+    return arrived(found, play)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,8 +12,12 @@ from torch import Tensor
 from backplay.entry import at
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
-from backplay.network.mass import Mass
+from backplay.network.layout import PLAIN
+from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Affine, Input, Norm
+
+if TYPE_CHECKING:
+    from backplay.games.play import Play
 
 
 @dataclass
@@ -39,7 +44,7 @@ def pull(
     keep: bool = True,
     done: Callable[[Node], None] | None = None,
 ) -> Passed:
-    """Carry `root`, mass at the network's output, back to the input.
+    """Carry `root`, mass at the network's output, back to the inputs.
 
     Ends of the walk are counted for undiscounted unsigned measures. `done` is told of every node that is finished.
     """
@@ -65,7 +70,7 @@ def resume(
     keep: bool = True,
     done: Callable[[Node], None] | None = None,
 ) -> Passed:
-    """Carry what a pass has found so far back to the input; `pull` from a frontier instead of the output."""
+    """Carry what a pass has found so far back to the inputs; `pull` from a frontier instead of the output."""
     for node in reversed(network.nodes):
         if isinstance(node, Input):
             break
@@ -74,10 +79,35 @@ def resume(
                 leave(found, node, kernel(node), measure, keep)
         if done is not None:
             done(node)
-    if network.input not in found.masses:
-        raise AssertionError("the output carries no mass to the input")
-    found.masses[network.input] = found.masses[network.input].normalised()
+    for source in network.inputs:
+        if source in found.masses:
+            found.masses[source] = found.masses[source].normalised()
     return found
+
+
+def arrived(found: Passed, play: Play) -> Mass:
+    """What has come to the inputs, all of them side by side: (B, elements) with one scale for each sample."""
+    return beside([found.masses.get(source, nothing(play, source)) for source in play.network.inputs])
+
+
+def beside(masses: Sequence[Mass]) -> Mass:
+    """Masses at the inputs as one, (B, elements)."""
+    values, common = aligned(masses)
+    return Mass(torch.cat([v.flatten(1) for v in values], 1), common, PLAIN)
+
+
+def apart(found: Tensor, play: Play) -> list[Tensor]:
+    """(B, elements) as tensors of the inputs' shapes."""
+    shapes = [play.values[source].shape for source in play.network.inputs]
+    parts = found.split([shape[1:].numel() for shape in shapes], 1)
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def nothing(play: Play, node: Node) -> Mass:
+    """No mass: at an oracle, a detached factor, an input without influence."""
+    value = play.values[node]
+    zeros = torch.zeros(len(play.value), dtype=torch.float64, device=value.device)
+    return Mass(torch.zeros_like(value), zeros, node.layout)
 
 
 def leave(found: Passed, node: Node, step: Kernel, measure: Measure, keep: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The common root of two plays (S27): its first row is that of the target's logit."""
+"""The common root of two plays (S27): its first row is that of the target's logit, of weights the mixture (S26b)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.geometric import mean
-from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel, PassThrough, Relabelling, Scaling
-from backplay.kernels.tags import Row, rows
+from backplay.kernels.kernel import WALK_DIFFERENCE, Kernel, PassThrough, Relabelling, Scaling
+from backplay.kernels.tags import Row, pull_tagged, rows
 from backplay.network import Node
 from backplay.network.mass import Mass
 from backplay.trajectory.passes import Passed
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from backplay.games.play import Play
 
 
+Players = tuple[Tensor, Tensor]  # mass of each
+
+
 class Root:
     """The first state of two walks, followed from the output until their overlap stands in `found`.
 
-    Plays of one target start at its logit. Otherwise the rows of both logits are compared as rows of one state: the
-    walk first follows wires and scales, whose single move is the logit under another name. `at` is the node that the
-    root stands on, None once it has been left; `left` are the nodes behind it.
+    Plays of one target start at its logit. Otherwise the rows of both roots are compared as rows of one state, of
+    weighted logits their mixture (S26b): the walk first follows wires and scales, whose single move is the logit under
+    another name. `at` is the node that the root stands on, None once it has been left; `left` are the nodes behind it.
     """
 
     def __init__(self, a: Play, b: Play) -> None:
@@ -33,9 +36,10 @@ class Root:
         self.found = Passed(cemetery=zeros.clone(), constant=zeros.clone(), leaked=zeros.clone())
         self.at: Node | None = output
         self.left: list[Node] = []
-        self._rows = a.root(), b.root()
-        if torch.equal(a.target, b.target):
-            self.found.masses[output] = Mass(self._rows[0], zeros, output.layout)
+        roots = [play.root(WALK_DIFFERENCE) for play in (a, b)]
+        self._rows: list[Players] = [(root.clamp(min=0), (-root).clamp(min=0)) for root in roots]
+        if torch.equal(*roots) and bool((roots[0].flatten(1).ne(0).sum(1) == 1).all()):
+            self.found.masses[output] = Mass(roots[0].abs(), zeros, output.layout)
             self.at = None
 
     def leave(self, a: Kernel, b: Kernel) -> None:
@@ -43,9 +47,8 @@ class Root:
         assert self.at is not None
         node, kernels = self.at, (a, b)
         self.left.append(node)
-        renames = all(_renames(k, r) for k, r in zip(kernels, self._rows, strict=True))
-        if renames and torch.equal(*(_turn(k, r) for k, r in zip(kernels, self._rows, strict=True))):
-            self._rows = a.pull(self._rows[0], WALK)[0], b.pull(self._rows[1], WALK)[0]
+        if all(_renames(k, plus + minus) for k, (plus, minus) in zip(kernels, self._rows, strict=True)):
+            self._rows = [pull_tagged(k, *players)[0] for k, players in zip(kernels, self._rows, strict=True)]
             self.at = node.carriers[0]
         else:
             _first_step(self.found, node, kernels, self._rows)
@@ -66,15 +69,9 @@ def _renames(kernel: Kernel, root: Tensor) -> bool:
     return isinstance(kernel, PassThrough) or (isinstance(kernel, Relabelling) and len(kernel.shapes) == 1)
 
 
-def _turn(kernel: Kernel, root: Tensor) -> Tensor:
-    """(B,) −1 where the single move hands the turn over: two walks stay one state only if both do, or neither."""
-    moved = kernel.pull(root, WALK_DIFFERENCE)[0] if isinstance(kernel, Scaling) else root
-    return moved.flatten(1).sum(1).sign()
-
-
-def _first_step(found: Passed, node: Node, kernels: Sequence[Kernel], roots: Sequence[Tensor]) -> None:
+def _first_step(found: Passed, node: Node, kernels: Sequence[Kernel], roots: Sequence[Players]) -> None:
     """Overlap of two different rows, way by way."""
-    sides: list[list[Row]] = [rows(k, r) for k, r in zip(kernels, roots, strict=True)]
+    sides: list[list[Row]] = [rows(k, *r) for k, r in zip(kernels, roots, strict=True)]
     carriers = kernels[0].carriers or node.carriers
     assert found.cemetery is not None
     assert found.constant is not None
@@ -85,6 +82,6 @@ def _first_step(found: Passed, node: Node, kernels: Sequence[Kernel], roots: Seq
             found.masses[operand] = found.masses[operand].plus(arrived) if operand in found.masses else arrived
         if left.ends is not None and right.ends is not None:
             found.cemetery = found.cemetery + mean(node.layout.sum(left.ends), node.layout.sum(right.ends))
-    constants = [k.constant(r) for k, r in zip(kernels, roots, strict=True)]
+    constants = [k.constant(plus + minus) for k, (plus, minus) in zip(kernels, roots, strict=True)]
     if constants[0] is not None and constants[1] is not None:
         found.constant = found.constant + mean(*(node.layout.sum(c) for c in constants if c is not None))

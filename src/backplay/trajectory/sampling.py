@@ -12,6 +12,7 @@ from backplay.entry import at as here
 from backplay.entry import entries
 from backplay.errors import InputError
 from backplay.kernels.draws import CEMETERY, CONSTANT, draw
+from backplay.kernels.kernel import WALK_DIFFERENCE
 from backplay.network import Node
 from backplay.network.layout import PLAIN
 from backplay.network.nodes import Input
@@ -93,11 +94,11 @@ def sample(play: Play, n: int, seed: int) -> Trajectories:
     """Every node once, in the order of the walk; all trajectories that stand there move together."""
     batch, device = len(play.value), play.value.device
     generator = torch.Generator(device=device).manual_seed(seed)
-    owner = torch.arange(batch, device=device).repeat_interleave(n)
-    start = play.root().flatten().nonzero()[:, 0]
+    root = play.root(WALK_DIFFERENCE)
+    start = _first(root.flatten(1), n, generator)
     at: dict[Node, list[tuple[Tensor, Tensor, Tensor]]] = {}
     walks = torch.arange(batch * n, device=device)
-    at[play.network.output] = [(walks, start[owner], torch.ones_like(walks))]
+    at[play.network.output] = [(walks, start, root.flatten()[start].sign().long())]
     found = Trajectories(play, n, torch.full((batch * n,), INPUT, device=device))
     for node in reversed(play.network.nodes):
         if node in at:
@@ -105,6 +106,19 @@ def sample(play: Play, n: int, seed: int) -> Trajectories:
                 _leave(play, node, at, found, generator)
     found.ends = found.ends.view(batch, n)
     return found
+
+
+def _first(root: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """(B · n) the logit, by its place in the whole output, at which each trajectory starts (S26b)."""
+    chance = root.abs()
+    if bool((chance.ne(0).sum(1) == 1).all()):  # one logit a sample: nothing to draw
+        column = chance.argmax(1, keepdim=True).expand(-1, n)
+    else:
+        steps = chance.double().cumsum(1)
+        drawn = torch.rand(len(root), n, generator=generator, dtype=torch.float64, device=root.device) * steps[:, -1:]
+        last = chance.ne(0).long().cumsum(1).argmax(1, keepdim=True)  # the last logit that has a chance
+        column = torch.minimum(torch.searchsorted(steps, drawn, right=True), last)
+    return (column + torch.arange(len(root), device=root.device)[:, None] * root.shape[1]).flatten()
 
 
 def _leave(

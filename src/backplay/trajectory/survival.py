@@ -13,9 +13,13 @@ from backplay.network.nodes import Input
 
 
 def expect(
-    network: Network, kernel: Callable[[Node], Kernel], visited: Collection[Node], terminal: Mass, ends: bool
+    network: Network,
+    kernel: Callable[[Node], Kernel],
+    visited: Collection[Node],
+    terminal: Callable[[Node], Mass],
+    ends: bool,
 ) -> dict[Node, Mass]:
-    """Expectation, from every visited state, of `terminal` at the input, and of 1 in † and in constants if `ends`.
+    """Expectation, from every visited state, of `terminal` at the inputs, and of 1 in † and in constants if `ends`.
 
     On a play's own kernels without ends this is the survival function `h` (eq:survival-recursion); on geometric kernels
     with ends it is the overlap `γ` that is still to come (eq:gamma).
@@ -25,7 +29,7 @@ def expect(
         if node not in visited:
             continue
         if isinstance(node, Input):
-            found[node] = terminal
+            found[node] = terminal(node)
         else:
             step = kernel(node)
             found[node] = _expected(node, step, [found[n] for n in step.carriers or node.carriers], ends)

@@ -45,7 +45,7 @@ class Values(Mapping[Any, Any]):
 
     def _unify(self) -> None:
         """Kernels meet one precision: what the model has cast on the way is known in that of its input."""
-        played = self._scope[self.network.input].dtype
+        played = self._scope[self.network.inputs[0]].dtype
         others = {torch.float32, torch.float64} - {played}  # half precision is converted where it is read (S38)
         for key, value in self._scope.items():
             if isinstance(value, Tensor) and value.dtype in others:
@@ -97,7 +97,7 @@ class Values(Mapping[Any, Any]):
 
     @property
     def batch(self) -> int:
-        return self._scope[self.network.input].shape[0]
+        return self._scope[self.network.inputs[0]].shape[0]
 
     @property
     def logits(self) -> Tensor:

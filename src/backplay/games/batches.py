@@ -1,0 +1,62 @@
+"""A batch of any size in one call: as many samples at once as memory likes, and progress for those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.errors import KeywordError
+from backplay.games.inputs import Target, part_of, read_target
+from backplay.games.progress import Progress
+from backplay.network import Network
+from backplay.network.arguments import Arguments
+
+PATIENCE = 2.0  # seconds of work before progress is shown
+
+Explain = Callable[[Arguments, Any], Sequence[Tensor]]
+
+
+def check_size(internal_batch_size: int | None) -> None:
+    """A number of samples, or None."""
+    size = internal_batch_size
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise KeywordError(f"internal_batch_size={size!r} is out of range: it must be None or an integer >= 1.")
+
+
+def in_parts(
+    network: Network, given: Arguments, target: Target, explain: Explain, what: str, at_once: int | None = None
+) -> list[Tensor]:
+    """What `explain` finds for each part of a batch, put together: tensors with the samples in front."""
+    size = network.at_once(given.x) if at_once is None else at_once
+    if given.batch <= size:
+        return list(explain(given, target))
+    bar = Progress(given.batch, what, patience=PATIENCE)
+    found: list[Sequence[Tensor]] = []
+    try:
+        for part, one in _parts(network, given, size):
+            found.append(explain(one, part_of(target, given.batch, len(network.output.shape) - 1, part)))
+            bar.advance(one.batch)
+    finally:
+        bar.close()
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+
+def targets_of(network: Network, given: Arguments, target: Target) -> Tensor:
+    """(B, n) the index that is explained in each sample, or its weights over the logits."""
+
+    def find(part: Arguments, wanted: Any) -> list[Tensor]:
+        return [read_target(wanted, network.model_logits(part), part).given]
+
+    with torch.inference_mode(False), torch.no_grad():
+        return in_parts(network, given, target, find, "reading targets")[0]
+
+
+def _parts(network: Network, given: Arguments, size: int) -> Iterator[tuple[slice, Arguments]]:
+    """Samples, with what is held fixed beside them; what is one for all samples goes with each part."""
+    by_sample = {*given.explained, *network.signature.per_sample}
+    for start in range(0, given.batch, size):
+        part = slice(start, min(start + size, given.batch))
+        yield part, given.with_values({k: given[k][part] for k in by_sample if given[k].shape[0] == given.batch})
