@@ -307,3 +307,26 @@ def test_own_side_effects(rewrites):
         assert_near(play.value, expected, what="value")
         play.attribution()
         assert torch.equal(model.gain, before), "play"
+
+
+class Rescaling(nn.Module):
+    """A forward pass that changes its input in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x *= 3.0
+        return self.last(x)
+
+
+def test_input_changed_in_place():
+    """A model that writes over its input is no random one: it is captured, played and compared, the input is left."""
+    model = Rescaling().double().eval()
+    x = torch.randn(2, 4, dtype=torch.float64)
+    kept = x.clone()
+    play = bp.StoppingGame(model).play(x, 1)
+    assert play.health().ok and torch.equal(x, kept)
+    assert_near(play.value, model(x.clone())[:, 1], what="value")
+    assert_near(play.attribution(), (3 * model.last.weight[1]).expand(2, 4), what="map")

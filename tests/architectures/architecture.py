@@ -40,6 +40,7 @@ class Architecture:
     inputs: Callable[[int], Any]
     target: Any = field(default_factory=lambda: [1, 3])
     gradient: bool = True  # S9 is checked: the oracle knows all that is detached in it
+    rewrites: bool = False  # writes over live values again and again: autograd needs a program without mutations
     relative: float = 1e-10  # how near the gradient is
     refused: str = ""
     slow: bool = False

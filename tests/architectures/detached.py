@@ -81,6 +81,10 @@ class Detached(fx.Interpreter):
     def gelu(self, target, z, approximate="none"):
         return z * gelu_openness(z, approximate).detach()
 
+    def copy(self, target, x, source, *_):
+        in_place = target._schema.is_mutable
+        return target(x, source) if in_place else source.to(x.dtype).expand_as(x)
+
     def softmax(self, target, *args, **kwargs):
         return target(*args, **kwargs).detach()
 

@@ -283,5 +283,11 @@ HUB = {
     "mamba": Architecture(
         hub("Mamba", "CausalLM", hidden_size=16, num_hidden_layers=1, state_size=4, **TEXT), words(3), relative=FLOAT32
     ),
-    "rwkv": Architecture(hub("Rwkv", "CausalLM", hidden_size=16, num_hidden_layers=2, **TEXT), words(3), refused="XX"),
+    "rwkv": Architecture(
+        hub("Rwkv", "CausalLM", hidden_size=16, num_hidden_layers=2, **TEXT),
+        words(3),
+        relative=FLOAT32,
+        rewrites=True,
+        slow=True,
+    ),
 }

@@ -347,6 +347,8 @@ class Network:
 
     def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
         """What the model itself computes, in eval mode; half precision is evaluated in float32 (S38)."""
+        # a forward pass may change its input in place
+        inputs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in inputs.items()}
         args = [v for k, v in inputs.items() if isinstance(k, int)]
         with EXPORTING, evaluation(self.model), in_single(self._is_half()), _as_they_are(self.model, self.changing):
             out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
