@@ -97,6 +97,9 @@ HELD = {
         "bqd,bde->bqe", m.hold(a.relu()), torch.einsum("bkd,bke->bde", m.hold(b.relu()), c)
     ),
     "normalised": lambda m, a, b, c: normalised(m, a.relu(), b.relu(), c),
+    "inverse": lambda m, a, b, c: torch.einsum("bqd,bq->bqd", a, m.hold(1 / (b * c).sum(-1))),
+    "performer": lambda m, a, b, c: performer(m, a, b, c),
+    "texts": lambda m, a, b, c: texts(m, a[:, 0]),
     "softmaxes": lambda m, a, b, c: m.hold(a.softmax(-1)) @ (m.hold(b.softmax(1)).mT @ c),
     "xcit": lambda m, a, b, c: c @ m.hold((unit(a).mT @ unit(b)).softmax(-1)).mT,
 }  # fmt: skip
@@ -107,6 +110,20 @@ def normalised(m, q, k, v):
     v = functional.pad(v, (0, 1), value=1.0)
     out = m.hold(q) @ (m.hold(k).mT @ v)
     return out[..., :-1] / m.hold(out[..., -1:] + 1e-6)
+
+
+def performer(m, q, k, v):
+    """Random features that are positive, three operands in one einsum, and the denominator as an inverse."""
+    q, k = (torch.exp(torch.einsum("...d,md->...m", t, m.table) / 3) for t in (q, k))
+    inverse = m.hold(1.0 / torch.einsum("...nd,...d->...n", q, k.sum(-2)))
+    context = torch.einsum("...nd,...ne->...de", m.hold(k), v)
+    return torch.einsum("...de,...nd,...n->...ne", context, m.hold(q), inverse)
+
+
+def texts(m, image):
+    """An image against constant texts of unit length, with a learnt scale."""
+    text = m.table / m.table.norm(p=2, dim=-1, keepdim=True)
+    return image / m.hold(image.norm(p=2, dim=-1, keepdim=True)) @ text.t() * m.vector[0].exp()
 
 
 # one factor is constant

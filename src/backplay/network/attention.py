@@ -131,6 +131,7 @@ def find_scores(told: Node) -> Scores | None:
         if isinstance(node, (Halves, Held)):
             held = node.args[0] if isinstance(node, Halves) else node
             query, key = held.inputs
+            assert isinstance(held.map, Contraction)
             equation = held.map.equation
             return Scores(query, key, equation if held.operand is query else equation.swapped, tuple(scales), node)
         if isinstance(node, Diagonal) and node.scale is not None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from backplay.network.attention import Attention
-from backplay.network.contraction import Equation
+from backplay.network.contraction import Contraction, Equation
 from backplay.network.graph import Network
 from backplay.network.ledger import Ledger, Place, line
 from backplay.network.linear import Averaging, Convolution, Dense
@@ -80,9 +80,8 @@ class Channels:
             case Mix():
                 return self._mixed(node)
             case Held():
-                equation = node.map.equation
-                assert isinstance(equation, Equation)
-                return self._scored(equation, self._labels[node.operand], self._labels[node.told], shape)
+                assert isinstance(node.map, Contraction)
+                return self._scored(node.map.equation, self._labels[node.operand], self._labels[node.told], shape)
             case Affine():
                 return self._affine(node)
             case Diagonal() if len(below) > 1:  # a detached value stands beside the operand

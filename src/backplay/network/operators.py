@@ -37,8 +37,8 @@ RANDOM = frozenset(
     "geometric log_normal poisson random rrelu_with_noise".split()
 )
 
-# gates whose output a product treats as a detached factor (S17)
-FACTOR_GATES = frozenset({"sigmoid", "hardsigmoid", "silu", "gelu"})
+# gates whose output a product treats as a detached factor (S17); an inverse is a divisor (S3c)
+FACTOR_GATES = frozenset({"sigmoid", "hardsigmoid", "silu", "gelu", "reciprocal", "rsqrt"})
 
 # gates and elementwise operators with range >= 0 (S5)
 NONNEGATIVE_OPERATORS = frozenset(
