@@ -213,18 +213,22 @@ def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | N
     """Position of a factor that is a statistic and is broadcast against the values (S3b)."""
     shape = list(call.node.meta["val"].shape)
     for k, (node, other) in enumerate(((left, right), (right, left))):
-        if list(builder.traced[other]) != shape or is_statistic(other) or not is_statistic(node):
-            continue
-        if _is_broadcast(builder, node, shape):
+        whole = list(builder.traced[other]) == shape
+        if whole and is_statistic(node) and _is_broadcast(builder, node, shape):
             return k
     return None
 
 
 def _is_broadcast(builder: Builder, statistic: Node, shape: list[Any]) -> bool:
-    """Whether a statistic is smaller than what it stands beside, somewhere on its way from the reduction."""
+    """Whether a statistic is smaller than what it stands beside, somewhere on its way from the reduction.
+
+    One of a single element counts too: it would be broadcast if there were more.
+    """
     if list(builder.traced[statistic]) != shape:
         return True
-    return not isinstance(statistic, Mix) and any(_is_broadcast(builder, n, shape) for n in statistic.inputs)
+    if isinstance(statistic, Mix):
+        return list(builder.traced[statistic.operand]) == shape
+    return any(_is_broadcast(builder, n, shape) for n in statistic.inputs)
 
 
 def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], narrow: int, divides: bool) -> Node:
