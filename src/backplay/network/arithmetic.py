@@ -112,7 +112,7 @@ def _product(builder: Builder, call: Call, left: Node, right: Node, divides: boo
     """Two live factors: a norm if one of them is a statistic of a sample, else the product rule (S3b, S3c, S17)."""
     narrow = _statistic(builder, call, left, right)
     factors = builder.expand(left, call.node), builder.expand(right, call.node)
-    if narrow is not None and not (divides and narrow == 0):
+    if narrow is not None:
         return _detached_factor(builder, call, factors, narrow, divides)
     node = Product(torch.div if divides else torch.mul, factors, operator=call.operator)
     node.factors, node.divides = factors, divides
@@ -210,13 +210,20 @@ def _parts(node: Node, z: Node) -> tuple[Any, ...] | None:
 
 
 def _statistic(builder: Builder, call: Call, left: Node, right: Node) -> int | None:
-    """Position of a factor that is a statistic and is broadcast against the values (S3b)."""
+    """Position of a factor or divisor that is a statistic and is broadcast against the values (S3b).
+
+    Of two such, which only samples of one element have, it is the inverse of a statistic.
+    """
     shape = list(call.node.meta["val"].shape)
-    for k, (node, other) in enumerate(((left, right), (right, left))):
-        whole = list(builder.traced[other]) == shape
-        if whole and is_statistic(node) and _is_broadcast(builder, node, shape):
-            return k
-    return None
+    operands = left, right
+    found = [
+        k
+        for k in ((0, 1) if call.operator == "mul" else (1,))
+        if list(builder.traced[operands[1 - k]]) == shape
+        and is_statistic(operands[k])
+        and _is_broadcast(builder, operands[k], shape)
+    ]
+    return max(found, key=lambda k: _is_inverse(operands[k]), default=None)
 
 
 def _is_broadcast(builder: Builder, statistic: Node, shape: list[Any]) -> bool:
