@@ -379,7 +379,7 @@ class TestTogether:
         network = bp.capture(model, x)
         model.register_forward_pre_hook(lambda _, given: ran.append(len(given[0])))
         begin = bp.RoutingGame.attribute
-        monkeypatch.setattr(bp.RoutingGame, "attribute", lambda self, x, t: ran.append(len(x)) or begin(self, x, t))
+        monkeypatch.setattr(bp.RoutingGame, "attribute", lambda self, x, t: ran.append(x.batch) or begin(self, x, t))
         bp.explain(network, x, 0, method=method, **params)
         assert max(ran) == at_once and ran.count(at_once) == 18 // at_once
 

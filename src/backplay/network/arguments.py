@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from backplay.errors import InputError, InputTypeError, NonFiniteError
 from backplay.network.precision import FLOATING, as_played
 
-Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
+Inputs = Tensor | tuple[Any, ...] | Mapping[Any, Any]
 Key = int | str  # a position or a keyword of `forward`
 
 
