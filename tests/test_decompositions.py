@@ -184,3 +184,20 @@ def test_max_takes_the_winner():
     x = np.array([[1.0, -2.0, 0.5, 3.0], [0.0, 0.0, -1.0, -1.0]])
     network = bp.capture(dag.module(), torch.as_tensor(x).reshape(2, 1, 2, 2))
     compare(dag, x, network, kind="stopping")
+
+
+def test_gates_that_compare():
+    """S10: a mask on the way of a spelled-out gate is told, and the output's difference is the network's value."""
+
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.last(torch.where(h > 0, h, 0.1 * h))
+
+    model, x = Chosen().double(), torch.randn(2, 3, dtype=torch.float64)
+    found = bp.decompose(model, x, kind="stopping")["last"]
+    assert_near(unscaled(found.plus - found.minus, found.log_scale), model(x))

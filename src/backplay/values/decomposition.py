@@ -135,6 +135,7 @@ def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Acti
 
 def _values_pair(node: Node, values: Values) -> _Pair:
     value = values[node]
+    value = value if value.is_floating_point() else value.to(values.logits.dtype)  # a mask is told as 0 and 1
     exponent = torch.zeros(values.batch, dtype=torch.float64, device=value.device)
     return _Pair(*(Mass(part.clamp(min=0), exponent, node.layout) for part in (value, -value)))
 
