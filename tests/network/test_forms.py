@@ -381,10 +381,15 @@ def test_modes(name):
             assert_near(game(other, **modes).attribute(x, 2), expected, 1e-8, what=f"{game.__name__} {modes}")
 
 
-@pytest.mark.parametrize("gate", [torch.relu, torch.abs, torch.tanh, nn.Identity()])
+def pooled(h):
+    """Features that are means themselves, as behind global pooling."""
+    return torch.stack([h, 2 * h.flip(-1)], -1).mean(-1)
+
+
+@pytest.mark.parametrize("gate", [torch.relu, torch.abs, torch.tanh, nn.Identity(), pooled])
 @pytest.mark.parametrize("spelling", ["deviation", "root", "inverse root"])
 def test_norms_behind_gates(gate, spelling):
-    """S3b: the sample that a norm centres may come out of a gate; the mean is the norm's all the same."""
+    """S3b: the sample that a norm centres may come out of a gate or a pooling; the mean is the norm's all the same."""
 
     class Normed(nn.Module):
         def __init__(self, spelled):
