@@ -34,6 +34,8 @@ class Gate:
     def at(self, tape: Tape, a: Node) -> Node:
         z = a.value
         tape.careful(z, *self.kinks, exact=self.zero)
+        # S5 does not say whether a spelled-out function that is negative left of 0 alone is non-negative behind a ReLU
+        tape.delicate |= a.nonnegative and not self.nonnegative and self.chance is None
         if self.chance is not None:
             c = self.chance(z)
             return tape.gate(a, self.value(z), c, c, self.nonnegative)

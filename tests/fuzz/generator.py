@@ -111,7 +111,8 @@ class Generator:
         return b.Constant(self.rng, shape)
 
     def branch(self, shape: b.Shape) -> b.Block:
-        kinds = [Residual, Residual, Joined, Gated, Statistic, Statistic]
+        kinds = [Residual, Residual, Joined, Gated]
+        kinds += [Statistic] * 2 if min(shape) > 1 else []  # the mean of one element is not broadcast
         kinds += [Excited] if len(shape) >= 2 else []
         kind = self.rng.choice(kinds)
         made = kind(self.rng, shape, self.keeping)
