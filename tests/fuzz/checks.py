@@ -109,19 +109,19 @@ def compare(case: Case, rules: Rules, play, tape: Tape, sources: list, logits: T
     names = ["input"] if len(sources) == 1 else ["x", "y"]
     maps = play.attribution()
     maps = maps if isinstance(maps, tuple) else (maps,)
+    if not rules.stopping:  # the map's root is w·logit (S26b)
+        tape.pull(tape.nodes[-1], weights * logits)
     for name, source, found in zip(names, sources, maps, strict=True):
         mass = source.mass.reshape(3, *source.value.shape)
-        if rules.stopping:
-            near(found, mass[0], sizes(mass), f"{rules.game}: map at {name}")
-        elif isinstance(case.target, int):
-            root = value.reshape(-1, *[1] * (mass.ndim - 2))
-            near(found, root * mass[0], value.abs() * sizes(mass), f"{rules.game}: map at {name}")
-        if isinstance(case.target, int):
-            occupation = play.occupation(name)
-            difference = unscaled(occupation.difference, occupation.difference_log_scale)
-            near(difference, mass[0], sizes(mass), f"{rules.game}: difference at {name}")
-            total = unscaled(occupation.plus + occupation.minus, occupation.log_scale)
-            near(total, mass[1], mass[1].flatten(1).amax(1), f"{rules.game}: both players at {name}")
+        near(found, mass[0], sizes(mass), f"{rules.game}: map at {name}")
+    tape.pull(tape.nodes[-1], weights)
+    for name, source in zip(names, sources, strict=True):
+        mass = source.mass.reshape(3, *source.value.shape)
+        occupation = play.occupation(name)
+        difference = unscaled(occupation.difference, occupation.difference_log_scale)
+        near(difference, mass[0], sizes(mass), f"{rules.game}: difference at {name}")
+        total = unscaled(occupation.plus + occupation.minus, occupation.log_scale)
+        near(total, mass[1], mass[1].flatten(1).amax(1), f"{rules.game}: both players at {name}")
         near(play.marginal(name), mass[2], mass[2].flatten(1).amax(1).clamp(min=1e-6), f"{rules.game}: walk at {name}")
     near(play.constant, tape.constant, 1.0, f"{rules.game}: mass of constants")
     near(play.cemetery, tape.cemetery, 1.0, f"{rules.game}: †")
