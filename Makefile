@@ -11,12 +11,13 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check
 TORCH := torch==2.13.0
 TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 
-.PHONY: help demo test fuzz lint types bench clean
+.PHONY: help demo test fuzz references lint types bench clean
 
 help:
 	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
 	@echo "make test    run all tests"
 	@echo "make fuzz    N random networks (N=1000, START=0) against dense references; SEED=… shows one"
+	@echo "make references   the kept maps of whole networks again, which tests compare with"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
 	@echo "make bench   time the games against one gradient"
@@ -34,6 +35,10 @@ N ?= 1000
 START ?= 0
 fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m fuzz --n $(N) --start $(START) $(if $(SEED),--seed $(SEED))
+
+# Only after a change of what makes them; until then tests make them anew, which takes minutes.
+references: $(VENV)/.dev
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m references
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

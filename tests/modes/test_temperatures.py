@@ -1,16 +1,18 @@
 """Every temperature on whole networks against policies computed in log space (S13, S18, S23, S37)."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import backplay as bp
+import references
 from attention.families import prepared, torchvision_vit
 from closeness import l1_relative, unscaled
 from networks import photo, steady, twin
 from oracles import logspace
+from references import TEMPERATURES
 
-TEMPERATURES = [0.3, 0.5, 0.7, 1.0, 2.0, 5.0]
 ENDS = [0.3, 1.0, 5.0]
 
 
@@ -32,38 +34,29 @@ def small_vit():
     return prepared(torchvision_vit(patch_size=8), torch.float32), photo(1, 32, torch.float32)
 
 
-def vgg16():
-    """All of its weights on an image of 32 × 64: one or two values are averaged in each of 7 × 7 windows."""
-    from torchvision.models import vgg16
+def check(single, x, expected, bound, in_double=TEMPERATURES):
+    """Maps of both precisions are finite and near those expected for each ε and τ.
 
-    return prepared(steady(vgg16()), torch.float32), photo(1, 64, torch.float32)[..., :32, :]
-
-
-def vit_b_16():
-    """All of its weights on one patch and the class token: the reference takes every pair of features one by one."""
-    from torchvision.models import vit_b_16
-
-    return prepared(vit_b_16(image_size=16), torch.float32), photo(1, 16, torch.float32)
-
-
-def check(single, x, epsilons, bound, in_double=TEMPERATURES):
-    """Maps of both precisions are finite and near the reference; `bound` and the τ `in_double` are for float64."""
+    `bound` and the τ `in_double` are for float64.
+    """
     double = twin(single, torch.float64)
-    expected = [logspace.attribution(double, x.double(), 1, TEMPERATURES, epsilon=epsilon) for epsilon in epsilons]
     for model, given, taus, allowed in ((single, x, TEMPERATURES, 1e-4), (double, x.double(), in_double, bound)):
         game = bp.RoutingGame(model)
-        for epsilon, references in zip(epsilons, expected, strict=True):
+        for epsilon, maps in expected.items():
             for tau in taus:
                 found = game.replace(epsilon=epsilon, tau=tau).attribute(given, 1)
                 assert found.dtype == given.dtype and torch.isfinite(found).all()
-                error = l1_relative(found[0], references[TEMPERATURES.index(tau)])
+                error = l1_relative(found[0], maps[TEMPERATURES.index(tau)])
                 assert error < allowed, f"{given.dtype}, τ = {tau}, ε = {epsilon}: L1 relative error {error:.2e}"
 
 
 @pytest.mark.parametrize("build", [small_vgg, small_vit])
 def test_small_networks(build):
     """The same classes as below, small: float64 to 1e-10, and float32 to 1e-4."""
-    check(*build(), [0.0, 1e-6, 0.5], 1e-10)
+    single, x = build()
+    double = twin(single, torch.float64)
+    expected = {e: logspace.attribution(double, x.double(), 1, TEMPERATURES, epsilon=e) for e in (0.0, 1e-6, 0.5)}
+    check(single, x, expected, 1e-10)
 
 
 def test_maps_below_float32():
@@ -87,7 +80,16 @@ def test_outside_option_beyond_float32():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [vgg16, vit_b_16])
-def test_whole_networks(build):
+@pytest.mark.parametrize("name", ["vgg16", "vit_b_16"])
+def test_whole_networks(name):
     """S37: VGG-16 and ViT-B/16 at every τ in float32 to 1e-4, and at three in float64 to 1e-8."""
-    check(*build(), [0.5], 1e-8, ENDS)
+    single, x = getattr(references, name)()
+    check(single, x, {references.EPSILON: references.reference(name, single, x)}, 1e-8, ENDS)
+
+
+@pytest.mark.parametrize("name", ["vgg16", "vit_b_16"])
+def test_kept_references(name):
+    """What is kept was made by the source that stands here; else `make references`, or every run takes minutes more."""
+    with np.load(references.KEPT / f"{name}.npz") as kept:
+        assert kept["made_from"][0] == references.source()
+        assert kept["maps"].shape[0] == len(TEMPERATURES) and np.abs(kept["maps"]).max() > 0
