@@ -115,13 +115,8 @@ def is_bounded(node: Node, constants: Scope) -> bool:
 
 
 def is_nonnegative(gate: Gate, constants: Scope) -> bool:
-    """Whether no value of a composite gate is negative, for operands that may come (S5)."""
-
-    def never_negative(values: Tensor) -> bool:
-        half = values[len(values) // 2 :] if gate.operand.nonnegative else values
-        return bool((half[torch.isfinite(half)] >= 0).all())
-
-    return _holds(gate, gate.operand, constants, never_negative)
+    """Whether no value of a composite gate on the grid is negative (S5)."""
+    return _holds(gate, gate.operand, constants, lambda values: bool((values[torch.isfinite(values)] >= 0).all()))
 
 
 def _holds(node: Node, z: Node, constants: Scope, check: Callable[[Tensor], bool]) -> bool:
