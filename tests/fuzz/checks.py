@@ -121,7 +121,7 @@ def compare(case: Case, rules: Rules, play, tape: Tape, sources: list, logits: T
         difference = unscaled(occupation.difference, occupation.difference_log_scale)
         near(difference, mass[0], sizes(mass), f"{rules.game}: difference at {name}")
         total = unscaled(occupation.plus + occupation.minus, occupation.log_scale)
-        near(total, mass[1], mass[1].flatten(1).amax(1), f"{rules.game}: both players at {name}")
+        near(total, mass[1], mass[1].flatten(1).amax(1).clamp(min=1e-5), f"{rules.game}: both players at {name}")
         near(play.marginal(name), mass[2], mass[2].flatten(1).amax(1).clamp(min=1e-6), f"{rules.game}: walk at {name}")
     near(play.constant, tape.constant, 1.0, f"{rules.game}: mass of constants")
     near(play.cemetery, tape.cemetery, 1.0, f"{rules.game}: †")
