@@ -138,7 +138,7 @@ def _scaled(builder: Builder, call: Call, live: Node, factor: Any, divides: bool
 
 def _inverse(builder: Builder, call: Call, numerator: Any, divisor: Node) -> Node:
     """A constant divided by a live tensor: an activation of the divisor, and a diagonal."""
-    inverse = Gate(torch.reciprocal, (divisor,), operator="reciprocal", nonnegative=divisor.nonnegative)
+    inverse = Gate(torch.reciprocal, (divisor,), operator="reciprocal")
     inverse.operand, inverse.gate, inverse.helper = divisor, "other", True
     builder.add(inverse, builder.traced[divisor])
     return inverse if numerator == 1 else _scaled(builder, call, inverse, numerator, divides=False)
@@ -247,10 +247,24 @@ def _detached_factor(builder: Builder, call: Call, factors: tuple[Node, Node], n
     node = Norm(torch.div if divides else torch.mul, pair, operator=call.operator)
     node.operand, node.statistic = operand, statistic
     node.scale = (lambda scope: 1 / scope[statistic]) if divides else (lambda scope: scope[statistic])
-    node.nonnegative = statistic.nonnegative and operand.nonnegative
+    node.nonnegative = operand.nonnegative and _is_positive(builder, statistic)
     if growth(statistic) == (1 if divides else -1):
         _match_moments(builder, node, statistic, divides)
     return builder.add(node)
+
+
+def _is_positive(builder: Builder, statistic: Node) -> bool:
+    """Whether a statistic is nowhere negative: a norm that does not centre keeps signs (S5)."""
+    if statistic.nonnegative:
+        return True
+    match statistic:
+        case Gate(operator="sqrt" | "rsqrt" | "reciprocal" | "pow") | Wire():
+            return all(_is_positive(builder, n) for n in statistic.inputs)
+        case Diagonal(operand=operand):
+            others = [a for a in statistic.args if a is not operand]
+            return _is_positive(builder, operand) and all(map(builder.is_nonnegative, others))
+        case _:
+            return False
 
 
 def _is_inverse(statistic: Node) -> bool:
@@ -361,5 +375,5 @@ def power(builder: Builder, call: Call) -> Node | None:
     node = Gate(call.function, call.args, operator="pow")
     node.operand, node.gate = (base if isinstance(base, Node) else exponent), "other"
     even = isinstance(exponent, (int, float)) and exponent % 2 == 0
-    node.nonnegative = even or node.operand.nonnegative or (isinstance(base, (int, float)) and base >= 0)
+    node.nonnegative = even or (isinstance(base, (int, float)) and base >= 0)
     return builder.add(node)

@@ -33,11 +33,11 @@ def ancestors(node: Node) -> list[Node]:
 
 def _below(node: Node) -> Node | None:
     """The nearest tensor that a node is an elementwise function of; None where it is no such function."""
-    if isinstance(node, Gate):
+    if isinstance(node, Gate) and node.gate != "composite":
         return node.operand
     if is_copy(node):
         return node.inputs[0]
-    pointwise = isinstance(node, (Diagonal, Sum, Product)) or node.operator in operators.POINTWISE
+    pointwise = isinstance(node, (Gate, Diagonal, Sum, Product)) or node.operator in operators.POINTWISE
     if not pointwise and not (isinstance(node, Max) and node.winner is None):
         return None
     return common_ancestor(*dict.fromkeys(node.inputs))
