@@ -15,11 +15,10 @@ from attention.families import prepared
 from closeness import array, assert_near
 from networks import calibrate
 
-# what is being mended
-WAITING = {"clip", "timesformer"}
-READY = {name: a for name, a in CATALOGUE.items() if name not in WAITING}
-PLAYED = [pytest.param(name, marks=pytest.mark.slow) if a.slow else name for name, a in READY.items() if not a.refused]
-REFUSED = [name for name, a in READY.items() if a.refused]
+PLAYED = [
+    pytest.param(name, marks=pytest.mark.slow) if a.slow else name for name, a in CATALOGUE.items() if not a.refused
+]
+REFUSED = [name for name, a in CATALOGUE.items() if a.refused]
 
 
 def built(name):

@@ -14,11 +14,13 @@ from backplay.errors import CaptureError
 from backplay.network import operators
 from backplay.network.builder import Builder, Call, flat, lowers
 from backplay.network.graph import random_forward
-from backplay.network.nodes import Fill, Node, Ref, Wire
+from backplay.network.nodes import Diagonal, Fill, Node, Ref, Wire
 
 
 @lowers(*operators.WIRES)
-def wire(builder: Builder, call: Call) -> Node:
+def wire(builder: Builder, call: Call) -> Node | Ref:
+    if call.operator == "select" and _is_constant_row(builder, call):
+        return builder.oracle(call)
     if call.operator in operators.DROPOUTS and call.get("train", call.get("training", False)):
         raise CaptureError(random_forward(place(builder.spot(call.node))))
     function, args = _SPELLED[call.operator](call) if call.operator in _SPELLED else (call.function, _marked(call))
@@ -36,6 +38,35 @@ def wire(builder: Builder, call: Call) -> Node:
     least = min((0 if padding and f == -torch.inf else f for f in fills), default=0)
     node.nonnegative = all(a.nonnegative for a in live) and not floating and least >= 0
     return builder.add(node)
+
+
+def _is_constant_row(builder: Builder, call: Call) -> bool:
+    """Whether a row is read that a concatenation took from a constant, such as the class token again (S2).
+
+    Nothing lives in it, so it may be taken from any sample: TimesFormer reads the first rows of all frames.
+    """
+    node, dim, index = call["self"], call["dim"], call["index"]
+    dim = dim % len(builder.traced[node])
+    while not (isinstance(node, Wire) and node.operator in ("cat", "concat", "concatenate")):
+        other = isinstance(node, Wire) and node.operator == "slice" and len(node.args) > 1 and node.args[1] != dim
+        if isinstance(node, Diagonal) or other or (isinstance(node, Wire) and node.operator in operators.DROPOUTS):
+            below = node.carriers[0]
+        else:
+            return False
+        if len(builder.traced[below]) != len(builder.traced[node]):
+            return False
+        node = below
+    axis = node.args[1] if len(node.args) > 1 else 0
+    if axis % len(builder.traced[node]) != dim or not isinstance(index, int) or index < 0:
+        return False
+    for part in node.args[0]:
+        size = (builder.traced[part] if isinstance(part, Node) else builder.meta[part.name].shape)[dim]
+        if not isinstance(size, int):
+            return False
+        if index < size:
+            return isinstance(part, Ref)
+        index -= size
+    return False
 
 
 def _marked(call: Call) -> tuple[Any, ...]:
