@@ -239,7 +239,7 @@ class Casting(nn.Module):
     def forward(self, x):
         q, k, v = (t.to(self.dtype) for t in self.qkv(x).chunk(3, -1))
         mixed = q.relu() @ (k.relu().mT @ v) @ self.table.to(self.dtype)
-        return self.last(mixed.mean(1).to(x.dtype))
+        return self.last(mixed.mean(1).type_as(x))
 
 
 @pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])

@@ -45,7 +45,8 @@ def _is_constant_row(builder: Builder, call: Call) -> bool:
 
     Nothing lives in it, so it may be taken from any sample: TimesFormer reads the first rows of all frames.
     """
-    node, dim, index = call["self"], call["dim"], call["index"]
+    node: Node = call["self"]
+    dim, index = call["dim"], call["index"]
     dim = dim % len(builder.traced[node])
     while not (isinstance(node, Wire) and node.operator in ("cat", "concat", "concatenate")):
         other = isinstance(node, Wire) and node.operator == "slice" and len(node.args) > 1 and node.args[1] != dim
@@ -56,10 +57,11 @@ def _is_constant_row(builder: Builder, call: Call) -> bool:
         if len(builder.traced[below]) != len(builder.traced[node]):
             return False
         node = below
-    axis = node.args[1] if len(node.args) > 1 else 0
+    parts: list[Any] = node.args[0]
+    axis: int = node.args[1] if len(node.args) > 1 else 0
     if axis % len(builder.traced[node]) != dim or not isinstance(index, int) or index < 0:
         return False
-    for part in node.args[0]:
+    for part in parts:
         size = (builder.traced[part] if isinstance(part, Node) else builder.meta[part.name].shape)[dim]
         if not isinstance(size, int):
             return False
@@ -186,7 +188,8 @@ def converted(builder: Builder, call: Call) -> Node | Ref:
     if not isinstance(operand, Node):
         return builder.run_later(call.node, blank=1)
     if others:
-        return builder.add(Wire(Tensor.clone, (operand,), operator=call.operator, nonnegative=operand.nonnegative))
+        args = (operand, builder.lower(call.node.meta["val"].dtype))
+        return builder.add(Wire(Tensor.to, args, operator=call.operator, nonnegative=operand.nonnegative))
     return wire(builder, call)
 
 
