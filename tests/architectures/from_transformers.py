@@ -148,7 +148,7 @@ HUB = {
             v_head_dim=4,
         ),
         words(),
-        relative=FLOAT32,
+        relative=10 * FLOAT32,
     ),
     "modernbert": Architecture(
         hub(

@@ -347,7 +347,10 @@ class Constants(Mapping[Any, Any]):
         if "zeros" in name or "ones" in name:
             return torch.tensor(float("ones" in name))
         args = resolve(statement.args, self)
-        return statement.function(*args, **{k: resolve(v, self) for k, v in statement.kwargs.items()})
+        try:
+            return statement.function(*args, **{k: resolve(v, self) for k, v in statement.kwargs.items()})
+        except (IndexError, RuntimeError) as error:  # one number cannot stand for a tensor whose axes are asked for
+            raise KeyError(statement.ref) from error
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._known)
