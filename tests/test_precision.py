@@ -81,9 +81,10 @@ def full_size(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg16", "resnet50"])
 def test_full_size(name):
-    """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends."""
+    """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends; and the Stopping Game."""
     single, x = twin(full_size(name), torch.float32), photo(1, 224).float()
     low, high = bp.capture(single, x), bp.capture(twin(single, torch.float64), x.double())
+    winners = check_stopping(low, high, x)
 
     def found(**options):
         return bp.RoutingGame(low, **options).attribute(x, 1)
@@ -91,39 +92,36 @@ def test_full_size(name):
     def exact(**options):
         return bp.RoutingGame(high, **options).attribute(x.double(), 1)
 
-    for options in (*({"epsilon": e} for e in ANCHORS), {"tau": 5.0}):
-        assert l1_relative(found(**options), exact(**options)) < 1e-4, options
+    expected = bp.sweep(bp.RoutingGame(high), x.double(), 1, epsilon=ANCHORS)  # on one forward pass
+    for options, map_ in (*expected.items(), ((("tau", 5.0),), exact(tau=5.0))):
+        assert l1_relative(found(**dict(options)), map_) < 1e-4, options
     # Some entries of a pooling window lie closer than float32 can tell (3 windows of VGG-16 here), so the precisions
     # pick different winners; at τ = 0.3 enough mass runs through them to show, whatever the kernels do.
     sharp = {"tau": 0.3, "epsilon": 0.0}
     expected = exact(**sharp)
     assert l1_relative(found(**sharp), expected) < 1e-3
-    share_winners(low, high, x)
+    for node in low.nodes:  # the maxima are won by the entries that win in double precision
+        if node.kind == "max":
+            node.winner = lambda values, winner=winners[node.name]: winner
     assert l1_relative(found(**sharp), expected) < 1e-4
 
 
-def share_winners(low, high, x):
-    """Let the maxima of `low` be won by the entries that win in `high`."""
+def check_stopping(low, high, x):
+    """Gates that rounding opens or closes move any gradient: the game loses no more digits than autograd does.
+
+    Returns the winners of all maxima in double precision.
+    """
     play = bp.StoppingGame(high).play(x.double(), 1)
-    for mine, other in zip(low.nodes, high.nodes, strict=True):
-        if mine.kind == "max":
-            winners = other.winner(play.observed(other.inputs[0]))
-            mine.winner = lambda values, winners=winners: winners
+    exact, found = play.attribution(), bp.StoppingGame(low).attribute(x, 1)
+    assert found.dtype == torch.float32 and exact.dtype == torch.float64
+    lost = l1_relative(input_gradient(low.model, x), exact)
+    assert l1_relative(found, exact) < 3 * lost + 1e-4
+    return {node.name: node.winner(play.observed(node.inputs[0])) for node in high.nodes if node.kind == "max"}
 
 
 def input_gradient(model, x):
     x = x.clone().requires_grad_()
     return torch.autograd.grad(model(x)[:, 1].sum(), x)[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["vgg16", "resnet50"])
-def test_full_size_stopping(name):
-    """Gates that rounding opens or closes move any gradient: the game loses no more digits than autograd does."""
-    model, x = full_size(name), photo(1, 224)
-    single, double = play_both(model, x, bp.StoppingGame)
-    lost = l1_relative(input_gradient(twin(model, torch.float32), x.float()), double)
-    assert l1_relative(single, double) < 3 * lost + 1e-4
 
 
 def exploding(depth):
