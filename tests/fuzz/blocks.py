@@ -66,7 +66,7 @@ class Linear(Block):
         if self.form == "x @ W + b" and bias is not None:
             return tape.diagonal(tape.affine(a, lambda x: x @ weight.T), 1.0, bias)
         node = tape.affine(a, lambda x: x @ weight.T, bias)
-        node.channels = len(a.shape) == 1 and self.form != "einsum"
+        node.channels = len(a.shape) == 1
         return node
 
 

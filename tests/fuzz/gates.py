@@ -30,13 +30,10 @@ class Gate:
     nonnegative: bool = False
     kinks: tuple[float, ...] = ()
     zero: bool = False  # well defined at a kink itself
-    half: bool = False  # spelled out, and negative left of 0 alone
 
     def at(self, tape: Tape, a: Node) -> Node:
         z = a.value
         tape.careful(z, *self.kinks, exact=self.zero)
-        # S5 does not say whether a spelled-out function that is negative left of 0 alone is non-negative behind a ReLU
-        tape.delicate |= a.nonnegative and self.half
         if self.chance is not None:
             c = self.chance(z)
             return tape.gate(a, self.value(z), c, c, self.nonnegative)
@@ -238,7 +235,6 @@ GATES: dict[str, Gate] = {
     "tanh": Gate(
         torch.tanh,
         {"nn.Tanh": nn.Tanh, "torch.tanh": torch.tanh, "(e - 1/e)/(e + 1/e)": _halves},
-        half=True,
     ),
     "square": Gate(
         torch.square,
@@ -250,9 +246,9 @@ GATES: dict[str, Gate] = {
         },
         nonnegative=True,
     ),
-    "cube": Gate(lambda z: z**3, {"x*x*x": lambda x: x * x * x, "x**3": lambda x: x**3}, half=True),
+    "cube": Gate(lambda z: z**3, {"x*x*x": lambda x: x * x * x, "x**3": lambda x: x**3}),
     "signed_square": Gate(
-        lambda z: z * z.abs(), {"x*|x|": lambda x: x * x.abs(), "abs(x)*x": lambda x: torch.abs(x) * x}, half=True
+        lambda z: z * z.abs(), {"x*|x|": lambda x: x * x.abs(), "abs(x)*x": lambda x: torch.abs(x) * x}
     ),
     "x_tanh": Gate(lambda z: z * torch.tanh(z), {"x*tanh(x)": lambda x: x * torch.tanh(x)}, nonnegative=True),
     "softsign": Gate(
@@ -263,7 +259,6 @@ GATES: dict[str, Gate] = {
             "x/(1 + |x|)": lambda x: x / (1 + x.abs()),
             "x/(|x| + 1)": lambda x: x / (torch.abs(x) + 1.0),
         },
-        half=True,
     ),
     "abs": Gate(torch.abs, {"abs": torch.abs}, nonnegative=True, kinks=(0.0,)),
 }

@@ -59,10 +59,10 @@ def _sum(builder: Builder, call: Call, left: Node, right: Node) -> Node:
 def _is_detached_mean(node: Node, other: Node) -> bool:
     """Whether two terms are the expansion `x·r − m·r` of a norm, `m` the mean of `x` and `r` its statistic (S3b)."""
     norm, product = source(node), source(other)
-    if not isinstance(norm, Norm) or norm.statistic is None or not isinstance(product, Product):
+    if not isinstance(norm, Norm) or norm.statistic is None or not isinstance(product, (Product, Norm)):
         return False
-    scale, x = source(norm.statistic), source(norm.operand)
-    pairs = (product.factors, product.factors[::-1])
+    scale, x, factors = source(norm.statistic), source(norm.operand), product.inputs
+    pairs = (factors, factors[::-1]) if len(factors) == 2 else ()
     return any(mean_of(mean) is x and source(factor) is scale for mean, factor in pairs)
 
 

@@ -12,7 +12,7 @@ from backplay.network.arithmetic import comes_from_factor_gate
 from backplay.network.attention import comes_from_softmax, mixing
 from backplay.network.builder import LOWERINGS, Builder, Call, Statement, constant, lowers
 from backplay.network.contraction import Contraction, Einsum, Equation
-from backplay.network.linear import Dense
+from backplay.network.linear import Dense, LinearMap
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Node, Norm, Product, Ref, Scope, Wire
 
 Operand = Node | Ref
@@ -174,11 +174,11 @@ def contract(
         assert isinstance(right, Node)
         swapped = equation.swapped
         node = Affine(lambda a, b: run(b, a), (right, left), operator=call.operator)
-        node.map, node.operand, node.weight = _map(swapped, shapes[::-1]), right, _folded(swapped, left, shapes[::-1])
+        node.operand, (node.map, node.weight) = right, _linear(swapped, left, shapes[::-1])
         return builder.add(node, shape)
     if not isinstance(right, Node):
         node = Affine(run, (left, right), operator=call.operator)
-        node.map, node.operand, node.weight = _map(equation, shapes), left, _folded(equation, right, shapes)
+        node.operand, (node.map, node.weight) = left, _linear(equation, right, shapes)
         return builder.add(node, shape)
     if not _same_samples(equation, shapes):
         return None
@@ -194,6 +194,17 @@ def _dense(builder: Builder, call: Call, x: Node, weight: Callable[[Scope], Tens
     node.map, node.operand, node.weight = Dense(), x, weight
     node.bias = None if bias is None else constant(bias)
     return builder.add(node)
+
+
+def _linear(equation: Equation, weight: Operand, shapes: list[Any]) -> tuple[LinearMap, Callable[[Scope], Tensor]]:
+    """Map and weight of the operand on the left; what a linear layer computes is one, whatever its spelling (S4)."""
+    lead, last = equation.left[:-1], equation.left[-1]
+    rest = equation.right.replace(last, "")
+    dense = len(equation.right) == 2 and len(rest) == 1 and equation.out == lead + rest and rest not in lead
+    if dense and shapes[0][-1] == shapes[1][equation.right.index(last)]:
+        read = constant(weight)
+        return Dense(), read if equation.right[1] == last else (lambda scope: read(scope).T)
+    return _map(equation, shapes), _folded(equation, weight, shapes)
 
 
 def _map(equation: Equation, shapes: list[Any]) -> Contraction:
