@@ -444,7 +444,7 @@ class TestSettled:
         game = bp.RoutingGame(model)
         game.attribute(x, 0)
         monkeypatch.setattr(Draws, "undo", None)
-        with pytest.raises(TypeError):
+        with pytest.raises(bp.BackplayError, match="not callable"):
             bp.Reynolds(game, n=3).attribute(x, 0)
         with torch.no_grad():
             model[-1].weight.neg_()
