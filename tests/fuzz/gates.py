@@ -30,10 +30,13 @@ class Gate:
     nonnegative: bool = False
     kinks: tuple[float, ...] = ()
     zero: bool = False  # well defined at a kink itself
+    tail: bool = False  # torch's own formula has few digits far left of 0
 
     def at(self, tape: Tape, a: Node) -> Node:
         z = a.value
         tape.careful(z, *self.kinks, exact=self.zero)
+        # behind such a gate the model itself computes on lost digits, and a high temperature lifts them
+        tape.delicate |= self.tail and tape.rules.tau > 1 and bool((z < -4).any())
         if self.chance is not None:
             c = self.chance(z)
             return tape.gate(a, self.value(z), c, c, self.nonnegative)
@@ -156,6 +159,7 @@ GATES: dict[str, Gate] = {
             "x*(0.5*(1 + erf))": lambda x: x * (0.5 * (1.0 + torch.erf(x * 0.7071067811865476))),
         },
         _phi,
+        tail=True,
     ),
     "gelu_tanh": Gate(
         lambda z: z * _phi_tanh(z),
@@ -166,6 +170,7 @@ GATES: dict[str, Gate] = {
             "fast GELU": lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608028654 * (1.0 + 0.044715 * x * x))),
         },
         _phi_tanh,
+        tail=True,
     ),
     "silu": Gate(
         F.silu,
