@@ -182,6 +182,8 @@ class Norm(Block):
         ]
         if len(shape) > 1:
             forms = [*forms[:1], "group", "instance", "l2", "mean only statistic"] if len(shape) > 2 else forms
+        if math.prod(shape[1:]) == 1:  # torch refuses to normalise a single place
+            forms = [form for form in forms if form != "instance"]
         self.form, self.shape, self.words = rng.choice(forms), shape, ""
         self.words = f"norm: {self.form}"
         width = shape[-1]
