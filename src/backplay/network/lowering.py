@@ -31,7 +31,7 @@ FAMILIES = (wires, affine, arithmetic, attention, mixing, norms, pooling, produc
 def lower(builder: Builder, call: Call) -> Any:
     """The node of a live call; an operator without a kind becomes an oracle that must not carry mass."""
     value = call.node.meta.get("val")
-    if call.operator in operators.DETACHED or (isinstance(value, Tensor) and operators.counts(value.dtype)):
+    if isinstance(value, Tensor) and operators.counts(value.dtype):
         return builder.oracle(call)
     found = LOWERINGS.get(call.operator)
     result = found(builder, call) if found else None
@@ -39,6 +39,11 @@ def lower(builder: Builder, call: Call) -> Any:
         unsupported = call.operator not in operators.STEPS
         return builder.add(Oracle(call.function, call.args, operator=call.operator, unsupported=unsupported))
     return result
+
+
+@lowers("detach")
+def detached(builder: Builder, call: Call) -> Ref:
+    return builder.oracle(call)
 
 
 @lowers(*operators.GATES)

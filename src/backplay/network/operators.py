@@ -25,7 +25,8 @@ GATES = {
 } | dict.fromkeys(
     (
         "elu selu celu sigmoid hardsigmoid tanh log_sigmoid softsign tanhshrink softshrink hardshrink threshold "
-        "exp expm1 log log1p log2 sqrt rsqrt square abs sin cos erf atan reciprocal sinh cosh asinh exp2"
+        "exp expm1 log log1p log2 log10 sqrt rsqrt square abs sin cos tan erf erfc atan asin acos reciprocal sinh cosh "
+        "asinh acosh atanh exp2 logit sinc remainder fmod"
     ).split(),
     "other",
 )
@@ -73,9 +74,6 @@ FILLS = {"masked_fill": ("value",), "where": ("self", "other"), "scatter": ("val
 
 # wires that leave zeros where they put nothing
 SPARSE = frozenset({"max_unpool2d", "max_unpool3d"})
-
-# what stands behind these is told, whatever it is (S3d)
-DETACHED = frozenset({"detach"})
 
 
 def counts(dtype: torch.dtype) -> bool:

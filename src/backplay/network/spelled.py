@@ -42,6 +42,16 @@ def interpolation(builder: Builder, call: Call) -> Any:
     return builder.spell(aten.add.Tensor, builder.spell(mul, start, rest), builder.spell(mul, end, weight))
 
 
+@lowers("logsumexp")
+def log_sum_exp(builder: Builder, call: Call) -> Any:
+    """`log Σ exp(x − m) + m`; the largest `m` only keeps it in range, so it is held fixed."""
+    x, dim, keep = call["self"], call["dim"], bool(call.get("keepdim", False))
+    largest = [builder.spell(aten.detach.default, builder.spell(aten.amax.default, x, dim, k)) for k in (True, keep)]
+    powers = builder.spell(aten.exp.default, builder.spell(aten.sub.Tensor, x, largest[0]))
+    total = builder.spell(aten.sum.dim_IntList, powers, dim, keep)
+    return builder.spell(aten.add.Tensor, builder.spell(aten.log.default, total), largest[1])
+
+
 @lowers("cosine_similarity")
 def cosine_similarity(builder: Builder, call: Call) -> Any:
     """The sum of products of two normalised tensors."""
