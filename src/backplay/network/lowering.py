@@ -22,7 +22,7 @@ from backplay.network import (
     wires,
 )
 from backplay.network.builder import LOWERINGS, Builder, Call, lowers
-from backplay.network.nodes import Gate, Node, Oracle
+from backplay.network.nodes import Gate, Node, Oracle, Ref
 
 # each registers its operators when it is imported
 FAMILIES = (wires, affine, arithmetic, attention, mixing, norms, pooling, products, spelled, statistics)
