@@ -134,6 +134,7 @@ class Attention(Block):
         if self.form == "nn.MultiheadAttention":
             w, b = self.module.out_proj.weight.detach(), self.module.out_proj.bias
             out = tape.affine(out, lambda t: t @ w.T, b)
+            out.channels = False  # its outputs are features, the channels of a batch norm behind it are tokens
         return out
 
 
