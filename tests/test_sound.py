@@ -76,6 +76,16 @@ def test_an_unsound_capture_warns_once():
     assert not bp.RoutingGame(network).play(x() * 5, 0).health().ok
 
 
+def item_and_told(h, x, net):
+    return (torch.relu(h) + h.detach()) * x.max().item()
+
+
+def test_an_unsound_capture_with_told_values():
+    """The comparison runs the program again, detached values included."""
+    with pytest.warns(UserWarning, match="unsound"):
+        bp.capture(Net(item_and_told), x())
+
+
 def whole(h, x, net):
     return torch.relu(h).to(torch.int64).double()
 

@@ -97,3 +97,29 @@ def test_captured_once_more_at_most(counted):
     for k in range(3):
         bp.explain(model, x * (k + 2), 0, method="lrp_epsilon")
     assert len(counted) <= 2
+
+
+class Told(nn.Module):
+    """Values that others read as constants: a detached one, and the indices of a choice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.other, self.last = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 2)
+        self.double().eval()
+
+    def forward(self, x):
+        h, k = self.first(x), self.other(x)
+        h = torch.relu(h + k.detach())
+        return self.last(h + k.gather(1, h.argsort(1)))
+
+
+@pytest.mark.parametrize("name", CAPTURING)
+def test_told_values(name, counted):
+    """A program with detached values and indices is run again like any other, and found to be the model."""
+    model, x = Told(), torch.randn(3, 4, dtype=F64)
+    found = [bp.explain(model, part, 1, method=name) for part in (x, x.flip(0))]
+    assert_near(found[0], found[1].flip(0))
+    if name in ("sg", "rg"):
+        game = bp.StoppingGame if name == "sg" else bp.RoutingGame
+        assert_near(found[0], game(model).attribute(x, 1))
+    assert len(counted) <= 2  # that of the method, and that of the game

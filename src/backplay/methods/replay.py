@@ -1,30 +1,13 @@
-"""The captured program run again: as a whole, or from one node on for what a change there does to the logits."""
+"""The captured program run again from one node on: what a change there does to the logits."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from backplay.network import Network, Node
-from backplay.network.nodes import Input, Overlay
+from backplay.network import Node
+from backplay.network.nodes import Overlay
 from backplay.values.forward import Values
-
-
-def run(network: Network, inputs: Mapping[Any, Any]) -> Tensor:
-    """Logits of the captured program; each value is freed after its last use."""
-    scope = network.scope(inputs, network.weights())
-    waiting = dict(network.consumers)
-    for node in network.nodes:
-        if not isinstance(node, Input):
-            scope[node] = node.run(scope)
-        for operand in node.inputs:
-            waiting[operand] -= 1
-            if waiting[operand] == 0 and operand is not network.output:
-                scope[operand] = None
-    return scope[network.output]
 
 
 def replay(values: Values, start: Node, leaf: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from backplay.games.inputs import Inputs, Target, read_target
-from backplay.methods.replay import run
 from backplay.network import Model, Network, read_model
 from backplay.network.arguments import Arguments
 from backplay.network.attention import Attention
@@ -27,7 +26,7 @@ def _agrees(network: Network, inputs: Arguments, logits: Tensor) -> bool:
 
     Tensors are read anew for every map; a number, a hook or another `forward` changes the model behind its capture.
     """
-    replayed = run(network, inputs)
+    replayed = network.run(inputs)
     if replayed.shape != logits.shape:
         return False
     size, error = (t.flatten(1).abs().amax(1) for t in (logits, replayed - logits))

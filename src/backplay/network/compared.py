@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from backplay.errors import CaptureError
 from backplay.network.graph import Network
-from backplay.network.nodes import Affine, Input, Mix
+from backplay.network.nodes import Affine, Mix
 
 TOLERANCE = 1e-4
 _warned: WeakSet[nn.Module] = WeakSet()  # each model once, however many shapes of it are captured
@@ -50,9 +50,8 @@ def _agree(network: Network, example: Mapping[Any, Any], replayed: Tensor, model
     if _difference(replayed, model) < TOLERANCE:
         return True
     scope = network.scope(example, network.weights())
-    for node in network.nodes:
-        if not isinstance(node, Input):
-            scope[node] = node.run(scope)
+    for _ in network.steps(scope):
+        pass
     return forward_error(network, scope, scope[network.output], model) < TOLERANCE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -242,6 +242,32 @@ class Network:
             scope[statement.ref] = _execute(statement, scope)
         return scope
 
+    def steps(
+        self, scope: dict[Any, Any], deform: Callable[[Node], Any] | None = None, forgetful: bool = False
+    ) -> Iterator[Node]:
+        """The program run on a scope: each node, as soon as its value is written there.
+
+        `deform` may give another value for a node, which then drives all behind it; None leaves it as it is. The
+        forgetful free each value after its last use, but for the output.
+        """
+        waiting = dict(self.consumers)
+        for node in self.nodes:
+            if not isinstance(node, Input):
+                value = None if deform is None else deform(node)
+                node.settle(scope, node.run(scope) if value is None else value)
+            yield node
+            for operand in node.inputs if forgetful else ():
+                waiting[operand] -= 1
+                if waiting[operand] == 0 and operand is not self.output:
+                    scope[operand] = None
+
+    def run(self, inputs: Mapping[Any, Any]) -> Tensor:
+        """Logits of the captured program."""
+        scope = self.scope(inputs, self.weights())
+        for _ in self.steps(scope, forgetful=True):
+            pass
+        return scope[self.output]
+
     def _sizes_of(self, x: Mapping[Any, Any]) -> dict[Any, Any]:
         bound = self.signature.bind(x)
         key = tuple(bound.values())
@@ -281,10 +307,7 @@ class Network:
         with torch.inference_mode(False), torch.no_grad():
             scope = self.scope(example, self.weights())
             batch = example.batch
-            waiting = dict(self.consumers)
-            for node in self.nodes:
-                if not isinstance(node, Input):
-                    node.settle(scope, node.run(scope))
+            for node in self.steps(scope, forgetful=True):
                 value = scope[node]
                 if isinstance(value, Tensor):
                     self._largest = max(self._largest, _elements(node, scope) // batch)
@@ -292,10 +315,6 @@ class Network:
                     node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
                 elif node.inputs:  # several tensors, as their operand lies
                     node.layout = node.inputs[0].layout
-                for operand in node.inputs:
-                    waiting[operand] -= 1
-                    if waiting[operand] == 0:
-                        scope[operand] = None
             return scope[self.output]
 
     def _layout(self, node: Node, scope: Mapping[Any, Any], batch: int, traced: torch.Size) -> Layout:
@@ -337,10 +356,7 @@ class Network:
         twice = {k: torch.cat([example[k], example[k]]) for k in self.signature.by_samples(example) if k != key}
         try:
             with torch.inference_mode(False), torch.no_grad():
-                scope = self.scope(example.with_values(twice), self.weights())
-                for node in self.nodes:
-                    if not isinstance(node, Input):
-                        node.settle(scope, node.run(scope))
+                self.run(example.with_values(twice))
         except Exception:  # whatever an operator says to arguments that do not go together
             return False
         return True

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backplay.network import Network, Node
 from backplay.network.forms import Form, form_of
-from backplay.network.nodes import Gate, Input
+from backplay.network.nodes import Gate
 from backplay.network.weights import Weights
 
 if TYPE_CHECKING:
@@ -37,10 +37,8 @@ class Values(Mapping[Any, Any]):
         self._observed: Observed | None = None
         self.moments: Moments | None = None  # filtered variances, where the game needs them (S22)
         self._scope = network.scope(x, weights)
-        for node in network.nodes:
-            if not isinstance(node, Input):
-                value = None if deform is None else deform(node, self)
-                node.settle(self._scope, node.run(self._scope) if value is None else value)
+        for _ in network.steps(self._scope, None if deform is None else lambda node: deform(node, self)):
+            pass
         self._unify()
 
     def _unify(self) -> None:
