@@ -14,8 +14,9 @@ from backplay.network import operators
 from backplay.network.builder import Builder, Call, constant, flat, lowers
 from backplay.network.contraction import Contraction, Equation
 from backplay.network.linear import Averaging, LinearMap, Resampling, Sparse
-from backplay.network.nodes import Mix, Node, Ref, Scope
+from backplay.network.nodes import Fill, Mix, Node, Ref, Scope, Wire
 from backplay.network.spelled import interpolation
+from backplay.network.wires import pad, wire
 
 aten = torch.ops.aten
 
@@ -117,32 +118,92 @@ def _shares(weight: Tensor) -> bool:
 
 @lowers("index_add", "scatter_add")
 def accumulation(builder: Builder, call: Call) -> Any:
-    """Elements are added to the places that a constant index names; what they are added to takes part if it is live.
+    """Elements are added to the places that a constant index names; what they are added to takes part if it is live."""
+    by_line = call.operator == "scatter_add"
+    source = call["src" if by_line else "source"]
+    return _accumulated(builder, call, call["self"], call["index"], source, call.get("alpha", 1), by_line)
 
-    One mix of both operands, side by side along the dimension: a matrix of ones and zeros for each line along it.
+
+@lowers("scatter", "scatter_reduce")
+def scatter(builder: Builder, call: Call) -> Any:
+    """A wire that puts elements into places, or adds them to what is there; other ways to join both have no kind."""
+    reduce = call.get("reduce")
+    if reduce is None:
+        return wire(builder, call)
+    if reduce not in ("add", "sum") or not call.get("include_self", True) or call.get("src") is None:
+        return None
+    return _accumulated(builder, call, call["self"], call["index"], call["src"], 1, by_line=True)
+
+
+@lowers("index_put")
+def index_put(builder: Builder, call: Call) -> Any:
+    """A wire, or with `accumulate` an `index_add` along the indexed axes, which lie side by side and are made one."""
+    if not call.get("accumulate", False):
+        return wire(builder, call)
+    base, values, shape = call["self"], call["values"], call.node.meta["val"].shape
+    axes = [d for d, index in enumerate(call["indices"]) if index is not None]
+    indices = [call["indices"][d] for d in axes]
+    found = [builder.meta[index.name] for index in indices if isinstance(index, Ref)]
+    sizes = [shape[d] for d in axes]
+    first, last = axes[0], axes[-1]
+    numbers = len(found) == len(axes) and all(operators.counts(t.dtype) for t in found)
+    if not numbers or last - first + 1 != len(axes) or not all(isinstance(s, int) for s in sizes):
+        return None
+    place, steps = indices[0], len(sizes)
+    for k in range(steps):
+        own = builder.spell(aten.remainder.Scalar, indices[k], sizes[k])  # counted from the end
+        place = own if k == 0 else builder.spell(aten.add.Tensor, own, place, alpha=1)
+        if k < steps - 1:
+            place = builder.spell(aten.mul.Scalar, place, sizes[k + 1])
+    extent = len(builder.meta[place.name].shape)
+    full = [*shape[:first], *builder.meta[place.name].shape, *shape[last + 1 :]]
+    given = builder.traced[values] if isinstance(values, Node) else builder.meta[values.name].shape
+    if list(given) != full:
+        return None
+    if extent != 1:
+        place = builder.spell(aten.reshape.default, place, [-1])
+        values = builder.spell(aten.flatten.using_ints, values, first, first + extent - 1)
+    if steps > 1:
+        base = builder.spell(aten.flatten.using_ints, base, first, last)
+    made = builder.spell(aten.index_add.default, base, first, place, values)
+    return made if steps == 1 else builder.spell(aten.unflatten.int, made, first, sizes)
+
+
+def _accumulated(
+    builder: Builder, call: Call, base: Any, index: Any, source: Any, alpha: float, by_line: bool
+) -> Node | None:
+    """One mix of both operands, side by side along the dimension: a matrix of ones and zeros for each line along it.
+
+    The lines share one matrix unless the index has places `by_line`; it may then be smaller than both operands.
     """
-    base, index = call["self"], call["index"]
-    source = call["source" if call.operator == "index_add" else "src"]
     if isinstance(index, Node) or not isinstance(call["dim"], int):
         return None
-    dim = call["dim"] % len(call.node.meta["val"].shape)
-    size, own = builder.shape_of(call.node)[dim], isinstance(base, Node)
+    shape = call.node.meta["val"].shape
+    dim, own = call["dim"] % len(shape), isinstance(base, Node)
+    size = builder.size(shape[dim])
     if not isinstance(source, Node):  # a constant is added: a bias (S2)
-        shape = builder.shape_of(call.node)
-        args = builder.like(call), shape, dim, index, source, call.get("alpha", 1)
+        args = builder.like(call), builder.shape_of(call.node), dim, index, source, alpha
         return builder.spell(aten.add.Tensor, base, builder.compute(call, _onto_zeros, *args))
-    if own and not _side_by_side(builder, base, source, dim):
+    added: Node = builder.scaled(source, alpha)
+    widths: list[int] = []
+    if by_line:
+        fitted = _fitted(builder, added, builder.meta[index.name].shape, shape, dim)
+        if fitted is None:
+            return None
+        added, widths = fitted
+    if own and not _side_by_side(builder, base, added, dim):
         return None
-    added = builder.scaled(source, call.get("alpha", 1))
     operand: Node = builder.spell(aten.cat.default, [base, added], dim) if own else added
     letters = ascii_lowercase[: len(builder.traced[operand])]
     out = letters.replace(letters[dim], "z")
-    line = f"z{letters[dim]}" if call.operator == "index_add" else letters.replace(letters[dim], f"z{letters[dim]}")
+    line = letters.replace(letters[dim], f"z{letters[dim]}") if by_line else f"z{letters[dim]}"
 
     def places(scope: Scope) -> Tensor:
         """1 where an element along the dimension is added to a place, (…, places, elements, …)."""
         found, count = scope[index], scope[size] if isinstance(size, Ref) else size
-        along = 0 if call.operator == "index_add" else dim
+        along = dim if by_line else 0
+        if widths:
+            found = torch.nn.functional.pad(found, widths, value=-1)  # no place
         if own:
             first = torch.arange(count, device=found.device)
             view = [-1 if d == along else 1 for d in range(found.ndim)]
@@ -158,6 +219,26 @@ def accumulation(builder: Builder, call: Call) -> Any:
 
     made = _mix(builder, call, run, (operand, index, size), linear, places)
     return made if own else builder.spell(aten.add.Tensor, made, base)
+
+
+def _fitted(
+    builder: Builder, source: Node, index: torch.Size, out: torch.Size, dim: int
+) -> tuple[Node, list[int]] | None:
+    """The elements that an index of another shape names, padded to the lines of the output; the widths of that."""
+    widths: list[int] = []  # of the last axes first, as far as the first one that is padded
+    for d in range(len(out)):
+        if builder.traced[source][d] != index[d]:
+            source = builder.spell(aten.slice.Tensor, source, d, 0, index[d])
+        missing = 0 if d == dim or index[d] == out[d] else out[d] - index[d]
+        if not isinstance(missing, int):
+            return None
+        widths = [0, missing, *widths] if widths or missing else []
+    if widths:  # written by hand: a pad that is traced now would fix the number of samples
+        shape = torch.Size([index[d] if d == dim else size for d, size in enumerate(out)])
+        padded = Wire(pad, (source, widths, Fill(0.0)), operator="constant_pad_nd", nonnegative=source.nonnegative)
+        padded.pads = padded.constants = padded.helper = True
+        source = builder.add(padded, shape)
+    return source, widths
 
 
 def _side_by_side(builder: Builder, base: Node, source: Node, dim: int) -> bool:

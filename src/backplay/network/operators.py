@@ -57,7 +57,7 @@ WIRES = frozenset(
         "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle pad constant_pad_nd reflection_pad1d "
         "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d dropout "
         "alpha_dropout feature_dropout to _to_copy type_as diagonal slice_scatter "
-        "select_scatter diagonal_scatter index_put index_copy index_fill scatter masked_scatter tril triu squeeze_copy "
+        "select_scatter diagonal_scatter index_copy index_fill masked_scatter tril triu squeeze_copy "
         "max_unpool2d max_unpool3d "
         "view_copy rot90 ravel atleast_2d atleast_3d unsafe_chunk unsafe_split"
     ).split()

@@ -105,10 +105,11 @@ def _padded(call: Call) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     if call.get("mode", "constant") != "constant":
         return call.function, call.args
     fill = Fill(call.get("value", 0.0))
-    return _pad, (call["self"], call["pad"], fill)
+    return pad, (call["self"], call["pad"], fill)
 
 
-def _pad(x: Tensor, widths: list[int], value: float) -> Tensor:
+def pad(x: Tensor, widths: list[int], value: float) -> Tensor:
+    """Constants around the last axes, widths as torch orders them."""
     return torch.nn.functional.pad(x, widths, "constant", value)
 
 
