@@ -359,8 +359,9 @@ def test_nonnegative_constants():
     with torch.no_grad():
         model.size.neg_()
     with pytest.raises(bp.BackplayError, match="capture it again"):
-        game.play(x, 0)
-    assert bp.RoutingGame(model).play(x, 0).health().ok
+        bp.RoutingGame(play.network).play(x, 0)
+    again = game.play(x, 0)
+    assert again.health().ok and not next(n for n in again.network.nodes if n.kind == "mix").operand.nonnegative
 
 
 MODES = [
@@ -449,3 +450,156 @@ def test_pooled_relu(spelled):
         model = between(lambda h, k, f=function: f(h, k).sum(1, keepdim=True).expand(-1, 8))
         maps.append(bp.RoutingGame(model, tau=0.5).attribute(x, 2))
     assert_near(maps[1], maps[0])
+
+
+class Capped(nn.Module):
+    """A factor that is a probability as long as its cap is at most 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 5)
+        self.cap = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.out(self.a(x) * torch.minimum(self.b(x).relu(), self.cap))
+
+
+def test_factors_decided_again():
+    """S3a, S17: which factor carries follows constants that have changed."""
+    model, x = Capped().double().eval(), inputs()
+    games = bp.StoppingGame(model), bp.RoutingGame(model)
+    before = [game.attribute(x, 0) for game in games]
+    with torch.no_grad():
+        model.cap.fill_(2.0)
+    for game, old in zip(games, before, strict=True):
+        found = game.attribute(x, 0)
+        assert_near(found, type(game)(model).attribute(x, 0))
+        assert (found - old).abs().max() > 1e-3
+
+
+class Given(nn.Module):
+    """Gates whose constants come with each call, one for each sample."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.h, self.out, self.gate = nn.Linear(6, 8), nn.Linear(8, 5), gate
+
+    def forward(self, x, slope):
+        return self.out(self.gate(self.h(x), slope))
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        lambda h, s: torch.where(h > 0, h, s * h),
+        lambda h, s: h * torch.sigmoid(s * h),
+        lambda h, s: h * (s * torch.sigmoid(h)),
+    ],
+    ids=["leaky", "swish", "scaled"],
+)
+@pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])
+def test_constants_of_a_call(gate, game):
+    """S1, S3a: what a gate is rests on the constants of this play, and a sample's on its own alone."""
+    model, x = Given(gate).double().eval(), inputs()
+    played = game(model)
+    first, second = torch.full((4, 1), 0.1, dtype=F64), torch.tensor([[0.1], [1.0], [0.9], [0.5]], dtype=F64)
+    played.attribute(x, 0, additional_forward_args=(first,))
+    found = played.attribute(x, 0, additional_forward_args=(second,))
+    for k in range(4):
+        one = game(model).attribute(x[k : k + 1], 0, additional_forward_args=(second[k : k + 1],))
+        assert_near(found[k : k + 1], one)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h, _: (h + h.mean(1, keepdim=True)) / h.std(1, keepdim=True),
+        lambda h, _: torch.cat(
+            [(h[:, :4] - h[:, 4:].mean(1, keepdim=True)) / h[:, :4].std(1, keepdim=True), h[:, 4:]], 1
+        ),
+    ],
+    ids=["added", "of others"],
+)
+def test_means_outside_a_norm(function):
+    """S3b: only the sample's own mean, taken off whole, is part of its norm."""
+    model, x = between(function), inputs()
+
+    real = torch.Tensor.std
+    torch.Tensor.std = lambda self, *args, **keywords: real(self, *args, **keywords).detach()
+    try:
+        expected = gradient(model, x, 2)
+    finally:
+        torch.Tensor.std = real
+    assert_near(bp.StoppingGame(model).attribute(x, 2), expected)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (lambda h: h.norm(dim=1, keepdim=True), lambda h: h.square().sum(1, keepdim=True).sqrt()),
+        (lambda h: h.std(1, keepdim=True), lambda h: h.var(1, keepdim=True).sqrt()),
+        (
+            lambda h: F.pad(F.relu(h), (0, 2), value=0.5),
+            lambda h: torch.cat([F.relu(h), torch.full((len(h), 2), 0.5)], 1),
+        ),
+        (lambda h: F.pad(F.relu(h), (0, 2)), lambda h: torch.cat([F.relu(h), torch.zeros(len(h), 2)], 1)),
+    ],
+    ids=["norm", "deviation", "padding", "zeros"],
+)
+def test_nonnegative_in_every_spelling(one, other):
+    """S5: whether a mean has one stream or two does not rest on the spelling of what it averages."""
+    x = inputs()
+    maps = []
+    for function in (one, other):
+        model = between(lambda h, k, f=function: f(h).mean(1, keepdim=True).expand(-1, 8) + k)
+        maps.append(bp.RoutingGame(model).attribute(x, 2))
+    assert_near(maps[1], maps[0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h, k: h * torch.where(k > 0, 1.0, 0.2),
+        lambda h, _: h * torch.where(h > 0, 1.0, 0.2),
+        lambda h, _: torch.where(h > 0, h, torch.linspace(0.1, 0.9, 8) * h),
+    ],
+    ids=["other", "own", "by channel"],
+)
+def test_steps(function):
+    """S3a, S8: a step between constants is told, and a leaky gate may have a slope for each channel."""
+    model, x = between(function), inputs()
+    assert_near(bp.StoppingGame(model).attribute(x, 2), gradient(model, x, 2))
+    assert bp.RoutingGame(model).play(x, 2).health().ok
+
+
+def test_slopes_by_channel():
+    """S3a: `where(h > 0, h, s h)` with a slope for each channel is PReLU."""
+    slopes = torch.linspace(0.1, 0.9, 8, dtype=F64)
+    spelled = between(lambda h, _: torch.where(h > 0, h, slopes * h))
+    assert_near(
+        bp.RoutingGame(spelled).attribute(inputs(), 2),
+        bp.RoutingGame(between(lambda h, _: F.prelu(h, slopes))).attribute(inputs(), 2),
+    )
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        lambda e: e / e.sum(1).unsqueeze(2),
+        lambda e: e / e.sum(2, keepdim=True).flip(1),
+    ],
+    ids=["another axis", "another order"],
+)
+def test_no_softmax(weights):
+    """S3b: a quotient that is no softmax is not taken for one: what is replayed is what the model computes."""
+
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.h, self.out = nn.Linear(6, 9), nn.Linear(9, 5)
+
+        def forward(self, x):
+            return self.out(weights(torch.exp(self.h(x).view(-1, 3, 3))).flatten(1))
+
+    play = bp.StoppingGame(Other().double().eval()).play(inputs(), 1)
+    assert play.health().ok

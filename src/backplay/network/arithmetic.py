@@ -12,6 +12,7 @@ from torch import Tensor
 from backplay.network import operators
 from backplay.network.builder import Builder, Call, constant, is_live, lowers
 from backplay.network.elementwise import (
+    between,
     centred,
     common_ancestor,
     growth,
@@ -19,12 +20,14 @@ from backplay.network.elementwise import (
     is_copy,
     is_nonnegative,
     is_statistic,
+    literal_scale,
     mean_of,
     same,
     source,
     summarises,
     sums_up,
     unexpanded,
+    unscaled,
 )
 from backplay.network.forms import known_form
 from backplay.network.nodes import Diagonal, Gate, Max, Mix, Node, Norm, Oracle, Product, Scope, Sum, Wire
@@ -58,12 +61,16 @@ def _sum(builder: Builder, call: Call, left: Node, right: Node) -> Node:
 
 def _is_detached_mean(node: Node, other: Node) -> bool:
     """Whether two terms are the expansion `x·r − m·r` of a norm, `m` the mean of `x` and `r` its statistic (S3b)."""
-    norm, product = source(node), source(other)
+    (norm, times, gains), (product, its, others) = (unscaled(term) for term in (node, other))
     if not isinstance(norm, Norm) or norm.statistic is None or not isinstance(product, (Product, Norm)):
         return False
-    scale, x, factors = source(norm.statistic), source(norm.operand), product.inputs
-    pairs = (factors, factors[::-1]) if len(factors) == 2 else ()
-    return any(mean_of(mean) is x and source(factor) is scale for mean, factor in pairs)
+    if gains != others or len(product.inputs) != 2:
+        return False
+    for mean, factor in (product.inputs, product.inputs[::-1]):
+        share = mean_of(mean, norm.operand)
+        if share is not None and unexpanded(factor) is unexpanded(norm.statistic):
+            return math.isclose(its * share, -times)
+    return False
 
 
 def _shifted(builder: Builder, call: Call, terms: tuple[Node, Any], factors: tuple[float, float]) -> Node:
@@ -147,7 +154,7 @@ def _inverse(builder: Builder, call: Call, numerator: Any, divisor: Node) -> Nod
 def _softmax(builder: Builder, numerator: Node, denominator: Node) -> Node | None:
     """`exp(x − c) / Σ exp(x − c)` is softmax (S3b)."""
     total = denominator
-    while isinstance(total, Wire) and len(total.inputs) == 1:
+    while isinstance(total, Wire) and total.operator in ("unsqueeze", "expand"):
         total = total.inputs[0]
     if not isinstance(numerator, Gate) or numerator.operator != "exp" or not isinstance(total, Mix):
         return None
@@ -155,6 +162,10 @@ def _softmax(builder: Builder, numerator: Node, denominator: Node) -> Node | Non
     if not same(total.operand, numerator) or not isinstance(axes, (list, tuple)) or len(axes) != 1:
         return None
     axis: int = axes[0]
+    shape = list(builder.traced[numerator])
+    shape[axis] = 1
+    if list(builder.traced[unexpanded(denominator)]) != shape:  # summed along one axis, put beside another
+        return None
     scores = _unshifted(builder, numerator.operand, axis)
     return builder.add(Oracle(torch.softmax, (scores, axis), operator="softmax", nonnegative=True))
 
@@ -165,7 +176,7 @@ def _unshifted(builder: Builder, scores: Node, axis: int) -> Node:
         return scores
     from_the_back = axis if axis < 0 else axis - len(builder.traced[scores])
     for kept, shift in (scores.inputs, scores.inputs[::-1]):
-        narrow = builder.traced[unexpanded(shift.operand if isinstance(shift, Diagonal) else shift)]
+        narrow = builder.traced[unexpanded(shift.operand if literal_scale(shift) is not None else shift)]
         if len(narrow) < -from_the_back or narrow[from_the_back] == 1:
             return kept
     return scores
@@ -179,7 +190,8 @@ def composite(builder: Builder, call: Call, operand: Node, factors: tuple[Any, .
     node = Gate(call.function, call.args, operator=call.operator)
     node.operand, node.gate, node.factors = operand, "composite", factors
     builder.add(node)
-    node.nonnegative = builder.assume(lambda constants: is_nonnegative(node, constants))
+    node.fleeting = any(inner.fleeting for inner in between(node, operand))
+    node.nonnegative = builder.decide(lambda constants: is_nonnegative(node, constants))
     return node
 
 
@@ -346,13 +358,16 @@ def carrying_factors(left: Node, right: Node, builder: Builder) -> tuple[Node, .
 def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
     """Whether, seen through wires, scales and choices, a node comes out of a factor gate, a softmax or a reduction."""
     while True:
-        if is_bounded(node, builder.constants):
+        if builder.decide(lambda constants, factor=node: is_bounded(factor, constants), learned=True):
             return True
         if not (isinstance(node, (Wire, Diagonal, Max)) or _is_share(node)) or len(node.carriers) != 1:
             break
         node = node.carriers[0]
     if isinstance(node, Gate):
-        return node.operator in operators.FACTOR_GATES or known_form(node, builder.constants) in operators.FACTOR_GATES
+        gate = node
+        return node.operator in operators.FACTOR_GATES or builder.decide(
+            lambda constants: known_form(gate, constants) in operators.FACTOR_GATES, learned=True
+        )
     if isinstance(node, Oracle):
         return not node.unsupported
     return isinstance(node, Mix) and node.operator in operators.REDUCTIONS

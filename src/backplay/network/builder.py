@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +86,10 @@ class Builder:
     given: set[Ref] = field(default_factory=set[Ref])  # references that change from play to play
     constants: Scope = field(default_factory=dict[Any, Any])  # values of constants that are known before a play
     unlearned: Scope = field(default_factory=dict[Any, Any])  # those among them that no parameter changes
-    assumed: list[Callable[[Scope], bool]] = field(default_factory=list[Callable[[Scope], bool]])  # of constants (S5)
+    # what the graph rests on of the constants' values: a question and its answer at capture (S3a, S5)
+    decided: list[tuple[Callable[[Scope], bool], bool]] = field(
+        default_factory=list[tuple[Callable[[Scope], bool], bool]]
+    )
     told: dict[Ref, Node] = field(default_factory=dict[Ref, Node])  # values of nodes that are read as constants
     whole: set[Node] = field(default_factory=set[Node])  # nodes whose values are no floating-point numbers
     current: fx.Node | None = None
@@ -241,14 +245,23 @@ class Builder:
     def is_empty(self, ref: Ref) -> bool:
         return any(isinstance(s, int) and s == 0 for s in self.meta[ref.name].shape)
 
-    def assume(self, holds: Callable[[Scope], bool]) -> bool:
-        """Whether something holds of the constants that nobody trains; if so it must go on to hold (S5)."""
+    def fewer(self, x: Node, reduced: Node) -> int:
+        """How many elements of a tensor stand behind each one of what it was reduced to."""
+        whole, rest = (math.prod(s for s in self.traced[n] if isinstance(s, int)) for n in (x, reduced))
+        return whole // max(rest, 1)
+
+    def decide(self, holds: Callable[[Scope], bool], learned: bool = False) -> bool:
+        """Whether something holds of the constants; what rests on it is captured anew when that changes.
+
+        Of what is `learned` most questions have no answer: a parameter's sign may change with every step.
+        """
+        read = _Read(self.constants if learned else self.unlearned)
         try:
-            found = holds(self.unlearned)
-        except (KeyError, RuntimeError):
+            found = holds(read)
+        except (KeyError, RuntimeError):  # a constant that changes from play to play
             return False
-        if found:
-            self.assumed.append(holds)
+        if read.keys_read:
+            self.decided.append((holds, found))
         return found
 
     def is_nonnegative(self, value: Any) -> bool:
@@ -256,7 +269,7 @@ class Builder:
         if isinstance(value, Node):
             return value.nonnegative
         if isinstance(value, Ref):
-            return self.assume(lambda constants: bool((constants[value] >= 0).all()))
+            return self.decide(lambda constants: bool((constants[value] >= 0).all()))
         return isinstance(value, (int, float)) and value >= 0
 
     def rank(self, ref: Ref) -> int:
@@ -324,6 +337,23 @@ def _may_carry(node: Node) -> bool:
     return any(n.carries for n in operands) and not (isinstance(node, Oracle) and not node.unsupported)
 
 
+class _Read(Mapping[Any, Any]):
+    """Constants, with a note of whether any was read."""
+
+    def __init__(self, constants: Scope) -> None:
+        self._constants, self.keys_read = constants, 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.keys_read += 1
+        return self._constants[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._constants)
+
+    def __len__(self) -> int:
+        return len(self._constants)
+
+
 class Constants(Mapping[Any, Any]):
     """Constants whose values are known before the model is played: its tensors, and what is computed from them.
 
@@ -346,6 +376,8 @@ class Constants(Mapping[Any, Any]):
         name = getattr(getattr(statement.function, "overloadpacket", None), "__name__", "")
         if "zeros" in name or "ones" in name:
             return torch.tensor(float("ones" in name))
+        if "full" in name and isinstance(statement.args[-1], (int, float)):
+            return torch.tensor(float(statement.args[-1]))
         args = resolve(statement.args, self)
         try:
             return statement.function(*args, **{k: resolve(v, self) for k, v in statement.kwargs.items()})

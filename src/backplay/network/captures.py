@@ -57,8 +57,7 @@ class Captures:
         if isinstance(self.source, Network):
             return self.source
         with self.lock:
-            if not_this in self.networks:
-                self.networks.remove(not_this)
+            self.networks = [n for n in self.networks if n is not not_this and not n.outgrown()]
             fitting = [n for n in self.networks if n.misfit(given) is None]
             if not fitting and any(n.signature.unbatched(given) for n in self.networks):
                 raise InputError(str(next(n for n in self.networks if n.signature.unbatched(given)).misfit(given)))

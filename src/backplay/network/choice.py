@@ -20,6 +20,8 @@ def choose(builder: Builder, call: Call) -> Node | None:
         other, mask, chosen = call.args[:3]
     if not isinstance(mask, Node) or chosen is None:
         return None
+    if not isinstance(chosen, Node) and not isinstance(other, Node):  # a step from one constant to another
+        return builder.add(Oracle(call.function, call.args, operator=call.operator))
     live = [a for a in (mask, chosen, other) if isinstance(a, Node)]
     common = common_ancestor(*live) if len(live) > 1 else None
     if common is not None:

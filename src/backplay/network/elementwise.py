@@ -6,6 +6,7 @@ operand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,18 @@ def common_ancestor(*nodes: Node) -> Node | None:
     first, *rest = nodes
     others = [set(ancestors(node)) for node in rest]
     return next((n for n in ancestors(first) if all(n in known for known in others)), None)
+
+
+def between(node: Node, operand: Node) -> list[Node]:
+    """The nodes of an elementwise function from its operand on, the operand left out."""
+    found: dict[Node, None] = {node: None}
+    waiting = [node]
+    while waiting:
+        for below in waiting.pop().inputs:
+            if below is not operand and below not in found:
+                found[below] = None
+                waiting.append(below)
+    return list(found)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -153,18 +166,50 @@ def source(node: Node) -> Node:
     return node
 
 
-def mean_of(node: Node) -> Node | None:
-    """Where a value is the mean or sum of a tensor, moved and scaled: the source of that tensor."""
-    found = source(node)
-    return source(found.operand) if isinstance(found, Mix) and found.operator in operators.REDUCTIONS else None
+def literal_scale(node: Node) -> float | None:
+    """The number that a diagonal multiplies its operand by; None where it is none, or adds something."""
+    if not isinstance(node, Diagonal) or node.offset is not None:
+        return None
+    number = next((a for a in node.args if isinstance(a, (int, float))), None)
+    return None if number is None else 1 / number if node.operator in ("div", "true_divide") else float(number)
+
+
+def unscaled(node: Node) -> tuple[Node, float, list[Any]]:
+    """A tensor before it was reshaped, scaled and shifted, the number it was scaled by, and the other constants."""
+    times, gains = 1.0, list[Any]()
+    while True:
+        if isinstance(node, Wire) and node.operator in operators.SHAPES and len(node.inputs) == 1:
+            node = node.inputs[0]
+        elif isinstance(node, Diagonal) and node.scale is None:
+            node = node.operand
+        elif (number := literal_scale(node)) is not None:
+            times, node = times * number, node.inputs[0]
+        elif isinstance(node, Diagonal) and node.offset is None:
+            gains += [a for a in node.args if a is not node.operand]
+            node = node.operand
+        else:
+            return node, times, gains
+
+
+def mean_of(node: Node, x: Node) -> float | None:
+    """Where a value is the mean of a tensor times a number, that number."""
+    mean, times, gains = unscaled(node)
+    if gains or not isinstance(mean, Mix) or mean.operator not in operators.REDUCTIONS:
+        return None
+    operand, its, own = unscaled(mean.operand)
+    other, mine, gain = unscaled(x)
+    if operand is not other or own != gain or mine == 0 or mean.count is None:
+        return None
+    return times * its / mine * (mean.count if mean.operator == "sum" else 1)
 
 
 def centred(node: Node) -> tuple[Node, Node] | None:
-    """`x` and its mean, where a node is `x − mean`: a sum one of whose terms is a mean of the other (S3b)."""
+    """`x` and its mean, where a node is `x − mean`: a sum one of whose terms is minus the mean of the other (S3b)."""
     if not isinstance(node, Sum):
         return None
     for x, mean in (node.inputs, node.inputs[::-1]):
-        if mean_of(mean) is source(x):
+        share = mean_of(mean, x)
+        if share is not None and math.isclose(share, -1):
             return x, mean
     return None
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backplay.network.elementwise import agree, grid, is_probability, multiplier, product_of, replay
+from backplay.network.elementwise import agree, grid, multiplier, product_of, replay
 from backplay.network.nodes import Gate, Scope, resolve
 
 Options = dict[str, Any]
@@ -72,7 +72,8 @@ _SPELLED: tuple[tuple[str, Options], ...] = (
 class Form:
     """What a gate is (S3a): a name of S8 and its numbers, times a constant `scale`, which is a diagonal behind it.
 
-    "factor" is a product `z · h(z)` without a name, "other" every activation that follows its slope.
+    "factor" is a product `z · h(z)` without a name, "other" every activation that follows its slope. A product whose
+    constants make `h` a probability in some places alone is a factor `inside` these, and follows its slope elsewhere.
     """
 
     name: str
@@ -104,7 +105,10 @@ def _product(z: Tensor, h: Tensor, behind: float) -> Form:
         for name, options in _SPELLED:
             if agree(h / size, FACTORS[name](z, options)):
                 return Form(name, options, size * behind)
-    return Form("factor") if is_probability(h * behind) else Form("other")
+    inside = _squeezed(((h * behind).nan_to_num(0.5, 0.5, 0.5) - 0.5).abs().amax(0) <= 0.5 + 1e-6)
+    if bool(inside.all()):
+        return Form("factor")
+    return Form("factor", {"inside": inside}) if bool(inside.any()) else Form("other")
 
 
 def _largest(values: Tensor) -> float:
@@ -121,11 +125,24 @@ def _quotient(z: Tensor, value: Tensor) -> Form:
     for name, options in _SPELLED:
         if size > 0 and agree(ratio / size, FACTORS[name](z, options)):
             return Form(name, options, size)
-    left = ratio[z.expand(ratio.shape) < 0]
-    slope = float(left[torch.isfinite(left)].mean())
-    if math.isfinite(slope) and agree(ratio, torch.where(z > 0, 1.0, slope)):
+    slope = _along_constants(ratio, z < 0)
+    if agree(ratio, torch.where(z > 0, 1.0, slope)):
         return Form("leaky_relu", {"negative_slope": slope})
     return Form("other")
+
+
+def _along_constants(ratio: Tensor, where: Tensor) -> Tensor:
+    """What a function of a grid is on one side of it, in the shape of its constants."""
+    some = ratio[where.flatten()]
+    found = torch.where(torch.isfinite(some), some, 0).sum(0) / torch.isfinite(some).sum(0).clamp(min=1)
+    return _squeezed(found)
+
+
+def _squeezed(values: Tensor) -> Tensor:
+    """Values in the shape of a function's constants, without the leading axes that those do not have."""
+    while values.ndim and values.shape[0] == 1:
+        values = values[0]
+    return values
 
 
 def known_form(node: Gate, constants: Scope) -> str | None:

@@ -92,7 +92,7 @@ class Network:
         self._lifted = dict(program.constants)
         self._holds_half = _holds_half(program)
         self.changing = [_own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
-        self.program, self._sizes, self._assumed = builder.program, builder.sizes, builder.assumed
+        self.program, self._sizes, self._decided = builder.program, builder.sizes, builder.decided
         self._size_cache: dict[tuple[int, ...], dict[Any, Any]] = {}
         self.example, self.signature = example, Signature.of(program, example)
         self.keys = example.explained
@@ -186,18 +186,21 @@ class Network:
         with self._lock:
             if self._weights is None or not self._weights.fresh(prints):
                 constants = self._static(tensors)
-                self._check_assumed(constants)
+                if self._differs(constants):
+                    raise CaptureError(
+                        "the model has changed: constants that decide which factor carries, or whether values are "
+                        "negative, are others than when it was captured; capture it again."
+                    )
                 self._weights = Weights(prints, constants)
             return self._weights
 
-    def _check_assumed(self, constants: dict[Any, Any]) -> None:
-        """What was non-negative when the network was captured must still be (S5)."""
+    def outgrown(self) -> bool:
+        """Whether constants have changed so that the model would be captured as another graph (S3a, S5)."""
+        return bool(self._decided) and self._differs(self._static(self.tensors()))
+
+    def _differs(self, constants: dict[Any, Any]) -> bool:
         known = Constants(constants, self.program)
-        if not all(holds(known) for holds in self._assumed):
-            raise CaptureError(
-                "the model has changed: a constant that was nowhere negative when it was captured is negative now; "
-                "capture it again, with bp.capture or a new game."
-            )
+        return any(holds(known) != answer for holds, answer in self._decided)
 
     def unprepare(self) -> None:
         """Drop what was derived from the weights; it is made again when it is asked for."""

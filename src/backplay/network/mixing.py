@@ -107,7 +107,7 @@ def lerp(builder: Builder, call: Call) -> Any:
 
     known = isinstance(weight, (int, float))
     own = "" if known else letters[len(letters) - builder.rank(weight) :]
-    within = 0 <= weight <= 1 if known else builder.assume(lambda given: _shares(given[weight]))
+    within = 0 <= weight <= 1 if known else builder.decide(lambda given: _shares(given[weight]))
     linear = Contraction(Equation(f"{letters}z", f"{own}z", letters))
     return _mix(builder, call, run, (both, weight), linear, weights, not within)
 

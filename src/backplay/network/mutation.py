@@ -133,7 +133,7 @@ def _written(builder: Builder, view: fx.Node, parent: fx.Node, new: Any) -> Any:
     operands = [a for a in (base, new) if isinstance(a, Node)]
     node = Wire(write, (base, new, rest), operator="slice_scatter")
     node.constants = len(operands) < 2
-    node.nonnegative = not node.constants and all(a.nonnegative for a in operands)
+    node.nonnegative = all(map(builder.is_nonnegative, (base, new)))
     builder.current = parent
     made = builder.add(node)
     builder.current = current

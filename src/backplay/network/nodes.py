@@ -178,6 +178,7 @@ class Mix(Affine):
     kind: str = "mix"
 
     signed_weights: bool = False
+    count: int | None = None  # of a mean or sum: how many elements each output is made of
 
 
 @dataclass(eq=False, repr=False)

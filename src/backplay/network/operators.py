@@ -72,6 +72,12 @@ PADS = frozenset({"pad", "constant_pad_nd", "im2col"})
 # the arguments of wires that may be numbers which they put in
 FILLS = {"masked_fill": ("value",), "where": ("self", "other"), "scatter": ("value",), "index_fill": ("value",)}
 
+# wires that keep every element, in another shape or order
+SHAPES = frozenset(
+    "reshape view _unsafe_view _reshape_copy view_copy flatten unflatten ravel permute transpose swapaxes swapdims t "
+    "movedim contiguous clone alias squeeze unsqueeze expand to _to_copy type_as dropout".split()
+)
+
 # wires that leave zeros where they put nothing
 SPARSE = frozenset({"max_unpool2d", "max_unpool3d"})
 

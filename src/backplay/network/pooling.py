@@ -23,7 +23,9 @@ def average(builder: Builder, call: Call) -> Node | None:
     node.operand = x
     node.map = Averaging(lambda a: call.function(a, *call.args[1:]), lambda a: _predecessors(call, a))
     node.weight = lambda scope: torch.ones((), dtype=torch.float64)
-    return builder.add(node)
+    builder.add(node)
+    node.count = builder.fewer(x, node)
+    return node
 
 
 def _predecessors(call: Call, x: Tensor) -> Tensor | float:

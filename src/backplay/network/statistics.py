@@ -31,7 +31,7 @@ def variance(builder: Builder, call: Call) -> Any:
     if correction:
         found = builder.scaled(found, count / (count - correction) if count > correction else math.nan)
     if call.operator.startswith("std"):
-        found = _activated(builder, found, "sqrt", torch.sqrt, nonnegative=True)
+        found = _activated(builder, found, "sqrt", torch.sqrt, nonnegative=False)
     if not call.operator.endswith("mean"):
         return found
     return [lambda: found, lambda: _reduced(builder, x, "mean", axes, keep)]
@@ -52,10 +52,10 @@ def vector_norm(builder: Builder, call: Call) -> Node | None:
         return _reduced(builder, size, "sum", axes, keep)
     if order == 2:
         squares = _activated(builder, x, "pow", torch.square, nonnegative=True, exponent=2)
-        return _activated(builder, _reduced(builder, squares, "sum", axes, keep), "sqrt", torch.sqrt, nonnegative=True)
-    powers = _activated(builder, size, "pow", lambda a: a.pow(order), nonnegative=True, exponent=order)
+        return _activated(builder, _reduced(builder, squares, "sum", axes, keep), "sqrt", torch.sqrt, nonnegative=False)
+    powers = _activated(builder, size, "pow", lambda a: a.pow(order), nonnegative=order % 2 == 0, exponent=order)
     total = _reduced(builder, powers, "sum", axes, keep)
-    return _activated(builder, total, "pow", lambda a: a.pow(1 / order), nonnegative=True, exponent=1 / order)
+    return _activated(builder, total, "pow", lambda a: a.pow(1 / order), nonnegative=False, exponent=1 / order)
 
 
 def _axes(builder: Builder, x: Node, dim: Any) -> list[int] | None:
@@ -82,6 +82,7 @@ def _reduced(builder: Builder, x: Node, operator: str, axes: list[int], keep: bo
     node.operand, node.map = x, Averaging(run, lambda a: a.numel() / run(a).numel())
     node.weight = lambda scope: torch.ones((), dtype=torch.float64)
     builder.add(node, _shape(builder, x, axes, keep))
+    node.count = builder.fewer(x, node)
     return node
 
 

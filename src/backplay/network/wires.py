@@ -34,9 +34,9 @@ def wire(builder: Builder, call: Call) -> Node | Ref:
     padding = call.operator in operators.PADS
     node.pads = padding and fills == [0]
     node.constants = bool(floating) or bool(fills) or call.operator in operators.SPARSE
-    # a constant row may be negative; -inf is put before a maximum and is no element (S3e)
+    # -inf is put before a maximum and is no element (S3e)
     least = min((0 if padding and f == -torch.inf else f for f in fills), default=0)
-    node.nonnegative = all(a.nonnegative for a in live) and not floating and least >= 0
+    node.nonnegative = all(map(builder.is_nonnegative, [*live, *floating])) and least >= 0
     return builder.add(node)
 
 

@@ -29,7 +29,7 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
     if form.name in FACTORS:
         return FACTORS[form.name](z, form.options).clamp(0, 1)
     if form.name == "factor":
-        return _own_factor(node, scope)
+        return _own_factor(node, scope, form, lambda: derivative(lambda a: replay(node, a, scope), z))
     if form.name in ("hardtanh", "clamp"):
         return _inside(z, form.options).to(z.dtype)
     if node.operator == "hardsigmoid":  # its backward formula rounds 1/6 to float32
@@ -43,14 +43,15 @@ def routing_probability(node: Gate, scope: Scope, form: Form) -> Tensor:
     if form.name in FACTORS:
         return FACTORS[form.name](z, form.options).clamp(0, 1)
     if form.name == "factor":
-        return _own_factor(node, scope)
+        return _own_factor(node, scope, form, lambda: (scope[node] != 0).to(z.dtype))
     return (scope[node] != 0).to(z.dtype)
 
 
-def _own_factor(node: Gate, scope: Scope) -> Tensor:
-    """`h(z)` of a product without a name, constants folded in."""
+def _own_factor(node: Gate, scope: Scope, form: Form, outside: Callable[[], Tensor]) -> Tensor:
+    """`h(z)` of a product without a name, constants folded in; `outside` where that is no probability."""
     z = scope[node.operand]
-    return (multiplier(node, z, scope) * float(product_of(node.behind, {}, scope))).clamp(0, 1)
+    factor = (multiplier(node, z, scope) * float(product_of(node.behind, {}, scope))).clamp(0, 1)
+    return torch.where(form.options["inside"], factor, outside()) if "inside" in form.options else factor
 
 
 def accurate_tail(node: Gate, scope: Scope, form: Form) -> Tensor | None:
