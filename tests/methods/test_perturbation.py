@@ -208,5 +208,5 @@ class TestProgress:
 
 def test_only_images():
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)).eval()
-    with pytest.raises(RuntimeError, match="images"):
+    with pytest.raises(RuntimeError, match="one image"):
         bp.explain(model, torch.randn(2, 4), method="lime")

@@ -85,7 +85,7 @@ def slope_at(name, z, slope=0.125, theta=1.0):
         "elu": lambda: np.where(z > 0, 1.0, np.exp(np.minimum(z, 0.0))),
         "celu": lambda: np.where(z > 0, 1.0, np.exp(np.minimum(z, 0.0))),
         "selu": lambda: SELU_SCALE * np.where(z > 0, 1.0, SELU_ALPHA * np.exp(np.minimum(z, 0.0))),
-        "softplus": lambda: sigmoid(z / theta),
+        "softplus": lambda: np.where(z / theta > 20.0, 1.0, sigmoid(z / theta)),  # torch's threshold (S3a)
         "sigmoid": lambda: sigmoid(z) * sigmoid(-z),
         "tanh": lambda: 1.0 - np.tanh(z) ** 2,
         "hardsigmoid": lambda: np.where((z > -3) & (z < 3), 1.0 / 6.0, 0.0),
