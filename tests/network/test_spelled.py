@@ -30,6 +30,14 @@ TWINS = {
     "addcmul to a constant": (lambda h: torch.addcmul(ROW, h, ROW), lambda h: ROW + h * ROW),
     "addcmul of two live": (lambda h: torch.addcmul(ROW, h, h.flip(1)), lambda h: ROW + h * h.flip(1)),
     "addcdiv": (lambda h: torch.addcdiv(h[:, :1], h[:, 1:], ROW), lambda h: h[:, :1] + h[:, 1:] / ROW),
+    "GELU by erfc": (lambda h: h * 0.5 * torch.erfc(-h / 2**0.5), F.gelu),
+    "GELU by the normal distribution": (lambda h: h * torch.special.ndtr(h), F.gelu),
+    "GELU by another name of erf": (lambda h: h * 0.5 * (1 + torch.special.erf(h / 2**0.5)), F.gelu),
+    "SiLU by another name of sigmoid": (lambda h: h * torch.special.expit(h), F.silu),
+    "another name of softmax": (
+        lambda h: torch.special.softmax(h, -1) * h.flip(1),
+        lambda h: h.softmax(-1) * h.flip(1),
+    ),
     "lerp to a constant": (lambda h: torch.lerp(h, ROW, 0.3), lambda h: h * 0.7 + ROW * 0.3),
     "lerp by a live weight": (
         lambda h: torch.lerp(h[:, 0], h[:, 1], h[:, 2].sigmoid()),

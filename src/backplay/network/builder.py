@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from backplay.network import operators
 from backplay.network.nodes import Diagonal, Input, Node, Oracle, Ref, Scope, Wire, resolve
 from backplay.network.precision import single
 
@@ -70,7 +71,7 @@ def functional(target: Any) -> tuple[str, Any]:
         packet = getattr(torch.ops.aten, name)
         overload = target._overloadname
         target = getattr(packet, overload if overload in packet.overloads() else packet.overloads()[0])
-    return name, target
+    return operators.SPECIAL.get(name, name), target
 
 
 @dataclass

@@ -26,10 +26,17 @@ GATES = {
     (
         "elu selu celu sigmoid hardsigmoid tanh log_sigmoid softsign tanhshrink softshrink hardshrink threshold "
         "exp expm1 log log1p log2 log10 sqrt rsqrt square abs sin cos tan erf erfc atan asin acos reciprocal sinh cosh "
-        "asinh acosh atanh exp2 logit sinc remainder fmod"
+        "asinh acosh atanh exp2 logit sinc remainder fmod erfinv lgamma digamma i0 special_ndtr "
+        "special_log_ndtr special_ndtri special_entr special_erfcx special_i0e special_i1 special_i1e"
     ).split(),
     "other",
 )
+
+# second names of operators
+SPECIAL = {"special_expit": "sigmoid", "special_gammaln": "lgamma", "special_psi": "digamma"} | {
+    f"special_{name}": name
+    for name in "erf erfc erfinv exp2 expm1 log1p logit sinc i0 digamma round softmax log_softmax logsumexp".split()
+}
 
 DROPOUTS = frozenset({"dropout", "alpha_dropout", "feature_dropout", "native_dropout", "feature_alpha_dropout"})
 # what draws random numbers
