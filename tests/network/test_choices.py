@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import backplay as bp
+from closeness import assert_near
 from network.against import Between, check_all, inputs, move_rule
 
 CHOICES = {
@@ -50,3 +51,34 @@ def test_deeplift_of_a_minimum():
     found = bp.explain(model, x, 1, method="deeplift")
     gap = model(x)[:, 1] - model(torch.zeros_like(x))[:, 1]
     torch.testing.assert_close(found.sum(1), gap.detach(), rtol=1e-10, atol=1e-12)
+
+
+SWITCHED = {
+    "maximum": (lambda a, b: torch.where(a > b, a, b), torch.maximum),
+    "minimum": (lambda a, b: torch.where(a > b, b, a), torch.minimum),
+    "maximum, sides changed": (lambda a, b: torch.where(b >= a, b, a), torch.maximum),
+}
+
+
+def switched(function):
+    """Masks that differ between the input and the baseline, which the biases see to."""
+    torch.manual_seed(1)
+    return Between(lambda h: function(h[:, 0], h[:, 1]), (2, 8))
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_deeplift_of_a_spelled_out_choice(name):
+    """It is the choice that it spells out, and differences add up."""
+    x = inputs(8)
+    spelled, plain = (switched(function) for function in SWITCHED[name])
+    found = bp.explain(spelled, x, 1, method="deeplift")
+    assert_near(found, bp.explain(plain, x, 1, method="deeplift"))
+    assert_near(found.sum(1), (spelled(x) - spelled(torch.zeros_like(x)))[:, 1].detach())
+
+
+@pytest.mark.parametrize("function", [lambda a, b: torch.where(a > 0, b, 0.5), lambda a, b: b.masked_fill(a > 0, -1.0)])
+def test_deeplift_of_a_choice_against_a_constant(function):
+    """What a mask of another tensor switches on and off adds up too."""
+    x, model = inputs(8), switched(function)
+    found = bp.explain(model, x, 1, method="deeplift")
+    assert_near(found.sum(1), (model(x) - model(torch.zeros_like(x)))[:, 1].detach())

@@ -18,7 +18,22 @@ from torch import Tensor
 from backplay.kernels.kernel import DIFFERENCE, Winner
 from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
-from backplay.network.nodes import Affine, Gate, Held, Input, Max, Mix, Node, Norm, Oracle, Overlay, Scope, Sum, rerun
+from backplay.network.nodes import (
+    Affine,
+    Gate,
+    Held,
+    Input,
+    Max,
+    Mix,
+    Node,
+    Norm,
+    Oracle,
+    Overlay,
+    Scope,
+    Select,
+    Sum,
+    rerun,
+)
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
@@ -84,6 +99,8 @@ class _Pair:
                 yield from self._duel(node, mass)
             case Max():
                 yield node.inputs[0], self._winner(node, mass)
+            case Select():
+                yield from self._select(node, mass)
             case Norm(spread=spread) if spread is not None and node.inputs == (node.operand,):
                 yield node.operand, self._norm(node, mass)
             case Norm(spread=spread) if spread is not None:
@@ -144,6 +161,21 @@ class _Pair:
         first = torch.where(-rise >= 0 if node.least else rise >= 0, now, then)
         for operand, wins in ((left, first), (right, ~first)):
             yield operand, mass * wins * _share(rise, self.difference(operand))
+
+    def _select(self, node: Select, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
+        """The chosen side; where the mask has turned, the side that has moved further the way that the output has.
+
+        At `where(a > b, a, b)` that is the winner of the maximum, and at `where(a > b, b, a)` that of the minimum.
+        """
+        rise = self.difference(node)
+        now, then = (values[node.mask] for values in (self.at, self.base))
+        moved = [self.difference(side) if isinstance(side, Node) else torch.zeros_like(rise) for side in node.sides]
+        left, right = (rise.sign() * delta for delta in moved)
+        further = torch.where(torch.maximum(left, right) > 0, left >= right, left <= right)
+        first = torch.where(now == then, now, further)
+        for side, wins, delta in zip(node.sides, (first, ~first), moved, strict=True):
+            if isinstance(side, Node):
+                yield side, mass * wins * _share(rise, delta)
 
     def _norm(self, node: Norm, mass: Tensor) -> Tensor:
         """`y = g c / d`, `c` centred (but for RMS), `d` its root mean square, `Δd = mean((c + c₀) Δc) / (d + d₀)`.
