@@ -48,6 +48,10 @@ def plus_one(t):
     return functional.elu(t) + 1
 
 
+def scaled_elu(t):
+    return torch.ops.aten.elu(t, 1.0, 2.0)
+
+
 def unit(t):
     return functional.normalize(t, dim=1)
 
@@ -70,6 +74,8 @@ PLAIN = {
     "dot product": lambda m, a, b, c: torch.linalg.vecdot(a, b),
     "unsoftmaxed attention": lambda m, a, b, c: (a @ b.mT) @ c,
     "linear order": lambda m, a, b, c: a @ (b.mT @ c),
+    "elu - 1": lambda m, a, b, c: (functional.elu(a) - 1) @ ((functional.elu(b) - 1).mT @ c),
+    "twice elu + 1": lambda m, a, b, c: (scaled_elu(a) + 1) @ ((scaled_elu(b) + 1).mT @ c),
     "bilinear": lambda m, a, b, c: m.bilinear(a, b),
     "bilinear with itself": lambda m, a, b, c: m.bilinear(a, a),
     "gram": lambda m, a, b, c: a @ a.mT,
@@ -91,6 +97,7 @@ HELD = {
     "relu linear attention": lambda m, a, b, c: m.hold(a.relu()) @ (m.hold(b.relu()).mT @ c),
     "relu quadratic attention": lambda m, a, b, c: m.hold(a.relu() @ b.relu().mT) @ c,
     "elu linear attention": lambda m, a, b, c: m.hold(plus_one(a)) @ (m.hold(plus_one(b)).mT @ c),
+    "elu + 1 in two steps": lambda m, a, b, c: m.hold(0.5 + functional.elu(a) + 0.5) @ (m.hold(plus_one(b)).mT @ c),
     "elu quadratic attention": lambda m, a, b, c: m.hold(plus_one(a) @ plus_one(b).mT) @ c,
     "scaled": lambda m, a, b, c: (m.hold(a.relu()) * 0.3) @ (m.hold(b.relu()).mT @ c / 4),
     "einsum attention": lambda m, a, b, c: torch.einsum(

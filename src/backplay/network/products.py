@@ -12,8 +12,9 @@ from backplay.network.arithmetic import comes_from_factor_gate
 from backplay.network.attention import comes_from_softmax, mixing
 from backplay.network.builder import LOWERINGS, Builder, Call, Statement, constant, lowers
 from backplay.network.contraction import Contraction, Einsum, Equation
+from backplay.network.elementwise import agree, ancestors, grid
 from backplay.network.linear import Dense, LinearMap
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Node, Norm, Product, Ref, Scope, Wire
+from backplay.network.nodes import Affine, Diagonal, Halves, Held, Node, Norm, Product, Ref, Scope, Wire, rerun
 
 Operand = Node | Ref
 
@@ -273,7 +274,7 @@ def _live(
         return readings[0]
     both = Halves(_mean, tuple(readings), operator=call.operator, nonnegative=positive)
     builder.add(both, shape)
-    _follow_chain(both, factors)
+    _follow_chain(builder, both, factors)
     return both
 
 
@@ -282,14 +283,14 @@ def _mean(first: Tensor, *others: Tensor) -> Tensor:
     return first if not others else (first + others[0]) / 2
 
 
-def _follow_chain(product: Halves, factors: tuple[Node, Node]) -> None:
+def _follow_chain(builder: Builder, product: Halves, factors: tuple[Node, Node]) -> None:
     """Where a product is contracted again, as in `q(kᵀv)` and `(qkᵀ)v`, a non-negative factor is a weight (S17)."""
     again = [n for n in (_seen(f) for f in factors) if isinstance(n, (Halves, Held))]
     if not again:
         return
     for node in (product, *again):
         if isinstance(node, Halves) and len(node.args) == 2:
-            weights = [_is_positive(reading.told) for reading in node.args]
+            weights = [_is_positive(builder, reading.told) for reading in node.args]
             if weights[0] != weights[1]:
                 node.keep(node.args[0 if weights[0] else 1])
 
@@ -301,16 +302,23 @@ def _seen(node: Node) -> Node:
     return node
 
 
-def _is_positive(node: Node) -> bool:
+def _is_positive(builder: Builder, node: Node) -> bool:
     """Whether a factor is non-negative by S5, or ELU + 1, or made of such by products and wires."""
     if node.nonnegative:
         return True
-    if isinstance(node, Diagonal) and isinstance(node.operand, Gate) and node.operand.operator == "elu":
-        return node.scale is None and 1 in node.args and node.operand.options.get("alpha", 1) == 1
     if isinstance(node, (Halves, Held)):
         held = node if isinstance(node, Held) else node.args[0]
-        return all(_is_positive(f) for f in held.inputs)
-    return isinstance(node, Wire) and not node.constants and all(_is_positive(n) for n in node.inputs)
+        return all(_is_positive(builder, f) for f in held.inputs)
+    if isinstance(node, Wire):
+        return not node.constants and all(_is_positive(builder, n) for n in node.inputs)
+    return builder.assume(lambda constants: _is_elu_plus_one(node, constants))
+
+
+def _is_elu_plus_one(node: Node, constants: Scope) -> bool:
+    """By its values, as a function of one of its elementwise ancestors: however it is written."""
+    z = grid()
+    wanted = torch.nn.functional.elu(z) + 1
+    return any(agree(rerun(node, {below: z}, constants), wanted) for below in ancestors(node)[1:])
 
 
 # ---------------------------------------------------------------- shapes and constants
