@@ -57,16 +57,3 @@ def detached_rival(builder: Builder, call: Call, left: Node, right: Node, least:
     node.mask, node.sides = wins, (left, right)
     node.nonnegative = (all if least else any)((left.nonnegative, right.nonnegative))
     return builder.add(node)
-
-
-def clamp(builder: Builder, call: Call) -> Node | None:
-    """A clamp with a live bound is a maximum and a minimum."""
-    from backplay.network.pooling import duel
-
-    found: Any = call.args[0]
-    for name, operator, op in (("min", "maximum", torch.maximum), ("max", "minimum", torch.minimum)):
-        limit = call.get(name)
-        if limit is not None:
-            named = {"self": found, "other": limit}
-            found = duel(builder, Call(call.node, operator, op, (found, limit), (), named))
-    return found

@@ -52,7 +52,7 @@ def gate(builder: Builder, call: Call) -> Node | None:
     if not isinstance(operand, Node):
         return None
     if any(isinstance(a, Node) or a in builder.told for a in call.args[1:]):
-        return choice.clamp(builder, call) if operators.GATES[call.operator] == "clamp" else None
+        return pooling.clamp(builder, call) if operators.GATES[call.operator] == "clamp" else None
     if call.operator == "exp" and operand.operator in ("log_softmax", "_log_softmax"):
         return builder.add(Oracle(torch.softmax, operand.args[:2], operator="softmax", nonnegative=True))
     node = Gate(call.function, call.args, operator=call.operator)

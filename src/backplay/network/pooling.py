@@ -131,6 +131,17 @@ def duel(builder: Builder, call: Call) -> Node | None:
     return builder.add(node)
 
 
+def clamp(builder: Builder, call: Call) -> Node | None:
+    """A clamp with a live bound is a maximum and a minimum."""
+    found: Any = call.args[0]
+    for name, operator, op in (("min", "maximum", torch.maximum), ("max", "minimum", torch.minimum)):
+        limit = call.get(name)
+        if limit is not None:
+            named = {"self": found, "other": limit}
+            found = duel(builder, Call(call.node, operator, op, (found, limit), (), named))
+    return found
+
+
 @lowers("topk", "sort", "msort", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin")
 def order(builder: Builder, call: Call) -> Any:
     """Order statistics along a dimension: each value is that of one element, as at a maximum."""
