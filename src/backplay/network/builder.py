@@ -63,7 +63,7 @@ class Spot:
 def functional(target: Any) -> tuple[str, Any]:
     """The operator's plain name and its out-of-place twin."""
     packet = target.overloadpacket
-    name = packet.__name__
+    name: str = packet.__name__
     if name in ("view", "_unsafe_view"):  # other strides than the traced ones must do as well
         return "view", torch.ops.aten.reshape.default
     if name.endswith("_") and not name.endswith("__"):

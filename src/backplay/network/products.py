@@ -311,7 +311,7 @@ def _is_positive(builder: Builder, node: Node) -> bool:
         return all(_is_positive(builder, f) for f in held.inputs)
     if isinstance(node, Wire):
         return not node.constants and all(_is_positive(builder, n) for n in node.inputs)
-    return builder.assume(lambda constants: _is_elu_plus_one(node, constants))
+    return builder.decide(lambda constants: _is_elu_plus_one(node, constants))
 
 
 def _is_elu_plus_one(node: Node, constants: Scope) -> bool:
