@@ -65,6 +65,7 @@ SPELLINGS = {
         lambda h, _: h.clamp(min=0),
         lambda h, _: h.clip(0),
         lambda h, _: h.masked_fill(h < 0, 0.0),
+        lambda h, _: h * torch.heaviside(h, torch.zeros((), dtype=F64)),
     ),
     "silu": (
         lambda h, _: F.silu(h),
@@ -95,7 +96,26 @@ SPELLINGS = {
         lambda h, _: -(h * torch.sigmoid(h)),
         lambda h, _: h * torch.sigmoid(h) * -1.0,
     ),
-    "square": (lambda h, _: h**2, lambda h, _: h * h, lambda h, _: torch.square(h)),
+    "softplus": (
+        lambda h, _: F.softplus(h),
+        lambda h, _: torch.log1p(torch.exp(h)),
+        lambda h, _: torch.log(1 + h.exp()),
+    ),
+    "product": (
+        lambda h, k: h * torch.sigmoid(k),
+        lambda h, k: torch.einsum("bi,bi->bi", h, torch.sigmoid(k)),
+        lambda h, k: torch.einsum("bi,bi->ib", h, torch.sigmoid(k)).T,
+    ),
+    "scaled": (
+        lambda h, _: h * torch.linspace(-1, 1, 8),
+        lambda h, _: torch.einsum("bi,i->bi", h, torch.linspace(-1, 1, 8)),
+    ),
+    "square": (
+        lambda h, _: h**2,
+        lambda h, _: torch.einsum("bi,bi->bi", h, h),
+        lambda h, _: h * h,
+        lambda h, _: torch.square(h),
+    ),
     "square of relu": (lambda h, _: F.relu(h) ** 2, lambda h, _: (lambda r: r * r)(F.relu(h))),
     "softsign": (lambda h, _: F.softsign(h), lambda h, _: h / (1 + h.abs())),
     "sigmoid factor": (
@@ -603,3 +623,20 @@ def test_no_softmax(weights):
 
     play = bp.StoppingGame(Other().double().eval()).play(inputs(), 1)
     assert play.health().ok
+
+
+def test_never_a_map_of_nan():
+    """S38: where numbers leave the range of a dtype there is an error, never a map."""
+
+    class Steep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.h, self.out = nn.Linear(6, 8), nn.Linear(8, 5)
+
+        def forward(self, x):
+            return self.out(1 / (self.h(x) - self.h(x)[:, :1]))
+
+    model, x = Steep().eval(), inputs().float()
+    for ask in (bp.StoppingGame(model).attribute, lambda x, t: bp.explain(model, x, t, method="sg")):
+        with pytest.raises(bp.BackplayError, match="NaN or infinite"):
+            ask(x, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError
+from backplay.errors import KeywordError, NonFiniteError
 from backplay.games.inputs import Target, part_of, read_target
 from backplay.games.progress import Progress
 from backplay.network import Network
@@ -42,6 +42,18 @@ def in_parts(
     finally:
         bar.close()
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+
+def check_finite(maps: Sequence[Tensor]) -> Sequence[Tensor]:
+    """A map of NaN or Inf is an error, never a result (S38)."""
+    for found in maps:
+        bad = ~torch.isfinite(found)
+        if bool(bad.any()):
+            raise NonFiniteError(
+                f"{int(bad.sum())} of {found.numel()} entries of the map are NaN or infinite: they leave the range of "
+                f"{found.dtype}.\nPlay in float64 (model.double(), x.double()), or with a temperature nearer to 1."
+            )
+    return maps
 
 
 def targets_of(network: Network, given: Arguments, target: Target) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entry
-from backplay.games.batches import check_size, in_parts, targets_of
+from backplay.games.batches import check_finite, check_size, in_parts, targets_of
 from backplay.games.inputs import Aim, Inputs, Target
 from backplay.games.modes import Modes
 from backplay.games.play import Play
@@ -144,7 +144,7 @@ class Game(ABC, Generic[M]):
 
         def explain(part: Arguments, wanted: Any) -> list[Tensor]:
             play = Play(self, network, part, wanted, keep=False)
-            maps = play.maps()
+            maps = check_finite(play.maps())
             return [*maps, sum((m.flatten(1).sum(1) for m in maps), -play.value)]
 
         with torch.inference_mode(False), torch.no_grad():

@@ -191,7 +191,8 @@ def _check_range(index: Tensor, shape: torch.Size) -> None:
         first = index[bad.any(1)][0].tolist()
         given = first[0] if len(first) == 1 else tuple(first)
         accepted = f"0 to {shape[-1] - 1}" if len(shape) == 1 else f"indices into {tuple(shape)}"
-        raise InputError(f"target {given} is out of range: the model has {shape[-1]} classes, so give {accepted}.")
+        has = f"{shape[-1]} classes" if len(shape) == 1 else f"outputs of shape {tuple(shape)}"
+        raise InputError(f"target {given} is out of range: the model has {has}, so give {accepted}.")
 
 
 # ---------------------------------------------------------------- parts of a batch

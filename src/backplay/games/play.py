@@ -12,6 +12,7 @@ from torch import Tensor
 
 from backplay.entry import entries
 from backplay.errors import InputError, UnsupportedError
+from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
 from backplay.games.inputs import Aim, Target, check_hidden, read_target
 from backplay.games.keywords import SEED, Number
@@ -180,7 +181,7 @@ class Play:
 
     def attribution(self) -> Any:
         """The map: what `attribute` returns."""
-        return self.inputs.pack(self.maps())
+        return self.inputs.pack(check_finite(self.maps()))
 
     def occupation(self, name: str | Node) -> Occupation:
         """Both players' discounted visits at the output of a node or module."""

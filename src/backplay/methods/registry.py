@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from backplay.entry import entry
 from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
-from backplay.games.batches import check_size, in_parts, targets_of
+from backplay.games.batches import check_finite, check_size, in_parts, targets_of
 from backplay.games.inputs import Inputs, Target, check_hidden
 from backplay.games.keywords import Keyword
 from backplay.methods.example import guess
@@ -232,7 +232,7 @@ class Explainer:
             found: Any = self.info.function(subject, **self.params)
             maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
             check_hidden(part, maps, subject.aim.shape)
-            return maps
+            return check_finite(maps)
 
         with torch.inference_mode(False), torch.no_grad():
             return inputs.pack(in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once))

@@ -376,9 +376,9 @@ class Constants(Mapping[Any, Any]):
         """What a call on constants gives; of one that fills a tensor in the size of the batch, the one number in it."""
         name = getattr(getattr(statement.function, "overloadpacket", None), "__name__", "")
         if "zeros" in name or "ones" in name:
-            return torch.tensor(float("ones" in name))
+            return torch.tensor(float("ones" in name), dtype=torch.float64)
         if "full" in name and isinstance(statement.args[-1], (int, float)):
-            return torch.tensor(float(statement.args[-1]))
+            return torch.tensor(float(statement.args[-1]), dtype=torch.float64)
         args = resolve(statement.args, self)
         try:
             return statement.function(*args, **{k: resolve(v, self) for k, v in statement.kwargs.items()})

@@ -209,6 +209,11 @@ def _export_failure(wrapped: _Logits, arguments: Arguments, error: Exception) ->
             wrapped(*arguments.values())
     except Exception as own:
         return f"{name} itself fails on {given}: {first_line(own)}\nGive it an input that its forward accepts."
+    if "onstraints violated" in str(error):
+        return (
+            f"torch.export cannot follow {name} on {given} for every batch size: it fixes the number of samples.\n"
+            "Rewrite what counts samples in Python (a loop over x, torch.kron) with operations on whole batches."
+        )
     return (
         f"torch.export cannot follow {name} on {given}: {first_line(error)}\n"
         "Control flow and shapes that depend on values cannot be captured: rewrite that part with tensor operations."

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from backplay.network.elementwise import agree, grid, multiplier, product_of, replay
-from backplay.network.nodes import Gate, Scope, resolve
+from backplay.network.nodes import Gate, Node, Scope, rerun, resolve
 
 Options = dict[str, Any]
 
@@ -88,7 +88,13 @@ def form_of(node: Gate, scope: Scope) -> Form:
         return Form("relu")
     if node.gate != "composite":
         return Form(node.gate, options)
-    z = grid()
+    try:
+        return _composite(node, grid(), scope)
+    except RuntimeError:  # an operator that asks for the dtype of its constants
+        return _composite(node, grid().float(), scope)
+
+
+def _composite(node: Gate, z: Tensor, scope: Scope) -> Form:
     if node.factors is None:
         return _quotient(z, replay(node, z, scope))
     return _product(z, multiplier(node, z, scope), float(product_of(node.behind, {}, scope)))
@@ -143,6 +149,12 @@ def _squeezed(values: Tensor) -> Tensor:
     while values.ndim and values.shape[0] == 1:
         values = values[0]
     return values
+
+
+def is_softplus(node: Node, z: Node, constants: Scope) -> bool:
+    """Whether a value is `log(1 + exp z)` under another name."""
+    points = grid()
+    return agree(rerun(node, {z: points}, constants), functional.softplus(points))
 
 
 def known_form(node: Gate, constants: Scope) -> str | None:

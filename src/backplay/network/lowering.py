@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from backplay.network import (
     wires,
 )
 from backplay.network.builder import LOWERINGS, Builder, Call, lowers
+from backplay.network.elementwise import ancestors
+from backplay.network.forms import is_softplus
 from backplay.network.nodes import Gate, Node, Oracle, Ref
 
 # each registers its operators when it is imported
@@ -62,7 +65,18 @@ def gate(builder: Builder, call: Call) -> Node | None:
         node.options = {"min_val": 0.0, "max_val": 6.0}
     floor = node.options.get("min_val", node.options.get("min"))
     node.nonnegative = call.operator in operators.NONNEGATIVE_OPERATORS or builder.is_nonnegative(floor)
-    return builder.add(node)
+    builder.add(node)
+    return _softplus(builder, node) if call.operator in ("log", "log1p") else node
+
+
+def _softplus(builder: Builder, node: Gate) -> Gate:
+    """A logarithm that ends the spelling `log(1 + exp z)` makes it that gate (S3a)."""
+    for z in ancestors(node)[2:]:
+        if builder.decide(lambda constants, z=z: is_softplus(node, z, constants)):
+            node.operand, node.gate, node.nonnegative = z, "softplus", True
+            node.options, node.ancestry = {"beta": 1.0, "threshold": math.inf}, None
+            return node
+    return node
 
 
 @lowers("where", "masked_fill")

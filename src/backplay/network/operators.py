@@ -26,8 +26,9 @@ GATES = {
     (
         "elu selu celu sigmoid hardsigmoid tanh log_sigmoid softsign tanhshrink softshrink hardshrink threshold "
         "exp expm1 log log1p log2 log10 sqrt rsqrt square abs sin cos tan erf erfc atan asin acos reciprocal sinh cosh "
-        "asinh acosh atanh exp2 logit sinc remainder fmod erfinv lgamma digamma i0 special_ndtr "
-        "special_log_ndtr special_ndtri special_entr special_erfcx special_i0e special_i1 special_i1e"
+        "asinh acosh atanh exp2 logit sinc remainder fmod frac erfinv lgamma digamma i0 nan_to_num float_power "
+        "copysign positive special_ndtr special_log_ndtr special_ndtri special_entr special_erfcx special_i0e "
+        "special_i1 special_i1e"
     ).split(),
     "other",
 )
@@ -60,7 +61,7 @@ WIRES = frozenset(
         "contiguous clone alias lift_fresh_copy lift_fresh squeeze unsqueeze expand "
         "slice select narrow cat concat concatenate stack hstack vstack dstack split split_with_sizes chunk "
         "unbind tensor_split "
-        "repeat repeat_interleave tile roll flip index index_select gather take_along_dim im2col unfold "
+        "repeat repeat_interleave tile roll flip fliplr flipud index index_select gather take_along_dim im2col unfold "
         "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle pad constant_pad_nd reflection_pad1d "
         "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d dropout "
         "alpha_dropout feature_dropout to _to_copy type_as diagonal slice_scatter "

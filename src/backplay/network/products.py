@@ -16,6 +16,8 @@ from backplay.network.elementwise import agree, ancestors, grid
 from backplay.network.linear import Dense, LinearMap
 from backplay.network.nodes import Affine, Diagonal, Halves, Held, Node, Norm, Product, Ref, Scope, Wire, rerun
 
+aten = torch.ops.aten
+
 Operand = Node | Ref
 
 
@@ -167,6 +169,8 @@ def contract(
     function: Callable[..., Tensor] | None = None,
 ) -> Node | None:
     """The node of a product of two tensors, one of which is live at least; None where samples would meet."""
+    if set(equation.left) | set(equation.right) <= set(equation.out):
+        return _elementwise(builder, equation, left, right)
     shapes = [_shape(builder, t) for t in (left, right)]
     sizes = equation.sizes(*shapes)
     shape = torch.Size([sizes[c] for c in equation.out])
@@ -188,6 +192,20 @@ def contract(
             linear, weight = _map(read, pair), _folded(read, told, pair)
             return mixing(builder, call, (told, value), linear, weight, run, (left, right), shape)
     return _live(builder, call, equation, (left, right), run, shape)
+
+
+def _elementwise(builder: Builder, equation: Equation, left: Operand, right: Operand) -> Node:
+    """A product that sums over nothing is a multiplication (S2, S17), its operands laid out alike."""
+    laid: list[Any] = []
+    for operand, letters in ((left, equation.left), (right, equation.right)):
+        order = sorted(range(len(letters)), key=lambda k, letters=letters: equation.out.index(letters[k]))
+        if order != sorted(order):
+            operand = builder.spell(aten.permute.default, operand, order)
+        for axis, letter in enumerate(equation.out):
+            if letter not in letters:
+                operand = builder.spell(aten.unsqueeze.default, operand, axis)
+        laid.append(operand)
+    return builder.spell(aten.mul.Tensor, *laid)
 
 
 def _dense(builder: Builder, call: Call, x: Node, weight: Callable[[Scope], Tensor], bias: Any) -> Node:
