@@ -141,7 +141,10 @@ def _advice(play: Play, ends: Mapping[str, float]) -> tuple[str, ...]:
     modes: Any = play.game.modes
     sums = any(isinstance(n, Sum) for n in play.visited())  # whose blocks end more walks than the stream beside them
     lost = sum(ends.values()) - ends[CONSTANTS]
+    single = play.value.dtype == torch.float32
     known = (
+        # powers 1/τ of small contributions are too small for float32, and streams look empty that are not
+        (ends[EMPTY], "tau", lambda value: single and value < 0.2, "float64"),
         (ends[OUTSIDE], "epsilon", lambda value: value > 0, "a smaller epsilon"),
         (ends[EMPTY], "empty_stream", lambda value: value == "cemetery", 'empty_stream="reroute"'),
         (ends[BIASES], "bias", lambda value: value == "absorb", 'bias="ignore"'),

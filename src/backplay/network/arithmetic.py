@@ -176,7 +176,7 @@ def _unshifted(builder: Builder, scores: Node, axis: int) -> Node:
         return scores
     from_the_back = axis if axis < 0 else axis - len(builder.traced[scores])
     for kept, shift in (scores.inputs, scores.inputs[::-1]):
-        narrow = builder.traced[unexpanded(shift.operand if literal_scale(shift) is not None else shift)]
+        narrow = builder.traced[unexpanded(shift.inputs[0] if literal_scale(shift) is not None else shift)]
         if len(narrow) < -from_the_back or narrow[from_the_back] == 1:
             return kept
     return scores
