@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import backplay as bp
-from closeness import assert_near
+from closeness import assert_near, unscaled
 
 F64 = torch.float64
 
@@ -640,3 +640,18 @@ def test_never_a_map_of_nan():
     for ask in (bp.StoppingGame(model).attribute, lambda x, t: bp.explain(model, x, t, method="sg")):
         with pytest.raises(bp.BackplayError, match="NaN or infinite"):
             ask(x, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_tails_are_values(dtype):
+    """S16, S37: far left of 0 GELU is small, not 0: its stream is not empty, though torch's own formula says so."""
+    model = nn.Sequential(nn.Linear(1, 2), nn.GELU(), nn.Linear(2, 1, bias=False)).to(dtype).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[-9.0], [1.0]]))
+        model[0].bias.zero_()
+        model[2].weight.fill_(1.0)
+    x = torch.ones(1, 1, dtype=dtype)
+    assert float(F.gelu(-9 * x)) == 0
+    play = bp.RoutingGame(model, epsilon=0.0, empty_stream="reroute").play(x, 0)
+    occupation = play.occupation("1")
+    assert_near(unscaled(occupation.difference, occupation.difference_log_scale), [[-1.0, 2.0]], 1e-6)

@@ -108,9 +108,13 @@ class RoutingGame(Game[RoutingModes]):
                 values = shared.deformed(key, self._tempered_forward, variance)
             case _:
                 values = shared.values(variance)
-        if modes.risk != 0 or modes.entropy_bias != 0 or modes.tau > 1:
+        if modes.risk != 0 or modes.entropy_bias != 0 or self._sees_tails():
             values.observed = Observed(values, lambda gate: self._shown(gate, values))
         return values
+
+    def _sees_tails(self) -> bool:
+        """Whether it matters how small a value is: a high temperature lifts it, and rerouting asks if there is any."""
+        return self.modes.tau > 1 or self.modes.empty_stream == "reroute"
 
     def _shown(self, gate: Gate, values: Values) -> Tensor | None:
         """What a gate shows the players; None for its real value (S20, S37)."""
@@ -122,7 +126,7 @@ class RoutingGame(Game[RoutingModes]):
             return lower_confidence(gate, values.moments.of_gate(gate, z), self.modes.risk)
         if z is not values[gate.operand]:
             return replay(gate, z, values)
-        return accurate_tail(gate, values, values.form(gate)) if self.modes.tau > 1 else None
+        return accurate_tail(gate, values, values.form(gate)) if self._sees_tails() else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
         """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
