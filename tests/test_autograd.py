@@ -213,7 +213,7 @@ def test_gates(name):
 class Handwritten(nn.Module):
     """Functional ops, in-place ops, a reused module, nested containers, chunk and cat.
 
-    Nothing but what people write (S3d).
+    Nothing but what people write (S3).
     """
 
     def __init__(self):
@@ -235,7 +235,7 @@ class Handwritten(nn.Module):
 
 
 def test_handwritten_forward():
-    """S3d: in-place ops mean their plain twins, a reused module is several nodes."""
+    """S3: in-place ops mean their plain twins, a reused module is several nodes."""
     model = Handwritten().double()
     x = photo(2, 12)
     target = torch.tensor([2, 0])

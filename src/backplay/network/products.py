@@ -216,7 +216,7 @@ def _dense(builder: Builder, call: Call, x: Node, weight: Callable[[Scope], Tens
 
 
 def _linear(equation: Equation, weight: Operand, shapes: list[Any]) -> tuple[LinearMap, Callable[[Scope], Tensor]]:
-    """Map and weight of the operand on the left; what a linear layer computes is one, whatever its spelling (S4)."""
+    """Map and weight of the operand on the left; a linear layer is one, whatever its spelling (S3, S4)."""
     lead, last = equation.left[:-1], equation.left[-1]
     rest = equation.right.replace(last, "")
     dense = len(equation.right) == 2 and len(rest) == 1 and equation.out == lead + rest and rest not in lead

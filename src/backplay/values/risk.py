@@ -1,4 +1,4 @@
-"""Risk (S20, S21, S24): lower-confidence values at gates and uncertain keys at oracles."""
+"""Risk (S20, S24): lower-confidence values at gates and uncertain keys at oracles."""
 
 from __future__ import annotations
 
