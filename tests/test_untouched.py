@@ -330,3 +330,14 @@ def test_input_changed_in_place():
     assert play.health().ok and torch.equal(x, kept)
     assert_near(play.value, model(x.clone())[:, 1], what="value")
     assert_near(play.attribution(), (3 * model.last.weight[1]).expand(2, 4), what="map")
+
+
+def test_refresh():
+    """S1: a refreshed game makes all that it derives from the weights anew, and its maps stay what they were."""
+    model, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), torch.randn(2, 4)
+    game = bp.RoutingGame(model)
+    before, network = game.attribute(x, 1), game.network(x)
+    assert network.weights().nbytes() > 0
+    assert game.refresh() is game
+    assert network.weights().nbytes() == 0
+    assert_near(game.attribute(x, 1), before, 1e-6)

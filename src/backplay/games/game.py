@@ -112,6 +112,13 @@ class Game(ABC, Generic[M]):
         given = self._board.captures.read(x)
         return self._board.captures.get(given).together(given.x)
 
+    @entry
+    def refresh(self) -> Self:
+        """Forget what was prepared from the model's weights: the next play looks at every one of them again (S1)."""
+        for network in self._board.captures.networks:
+            network.unprepare()
+        return self
+
     def settled(self, x: Inputs) -> AbstractContextManager[None]:
         """While many inputs like these are played: the model's tensors are looked at once."""
         return self.network(x).settled()
