@@ -156,7 +156,10 @@ class Gated(Block):
             return tape.product(f, fixed(tape, torch.sigmoid(g)), (0,))
         if self.gate == "hardsigmoid":
             tape.careful(g, -3.0, 3.0)
-        return tape.product(f, fixed(tape, FACTOR_VALUES[self.gate](g)), (0,))
+        factor = FACTOR_VALUES[self.gate](g)
+        # a spelling may round a factor to 0 that is none
+        tape.delicate |= bool(((factor != 0) & (factor.abs() < 1e-14)).any())
+        return tape.product(f, fixed(tape, factor), (0,))
 
 
 class Excited(Block):
