@@ -35,8 +35,10 @@ class Gate:
     def at(self, tape: Tape, a: Node) -> Node:
         z = a.value
         tape.careful(z, *self.kinks, exact=self.zero)
-        # behind such a gate the model itself computes on lost digits, and a high temperature lifts them
-        tape.delicate |= self.tail and tape.rules.tau > 1 and bool((z < -4).any())
+        # behind such a gate the model itself computes on lost digits: a high temperature lifts them, rerouting and a
+        # maximum ask whether there is anything at all
+        lifted = tape.rules.tau > 1 or tape.rules.empty_stream == "reroute"
+        tape.delicate |= self.tail and lifted and bool((z < -4).any())
         if self.chance is not None:
             c = self.chance(z)
             return tape.gate(a, self.value(z), c, c, self.nonnegative)
