@@ -192,15 +192,19 @@ def unscaled(node: Node) -> tuple[Node, float, list[Any]]:
 
 
 def mean_of(node: Node, x: Node) -> float | None:
-    """Where a value is the mean of a tensor times a number, that number."""
+    """Where a value is the mean of a tensor times a number, that number.
+
+    Of a sum that is divided by a constant tensor, such as the number of elements that count, only the sign is known.
+    """
     mean, times, gains = unscaled(node)
-    if gains or not isinstance(mean, Mix) or mean.operator not in operators.REDUCTIONS:
+    if not isinstance(mean, Mix) or mean.operator not in operators.REDUCTIONS or mean.count is None:
         return None
     operand, its, own = unscaled(mean.operand)
     other, mine, gain = unscaled(x)
-    if operand is not other or own != gain or mine == 0 or mean.count is None:
+    if operand is not other or mine == 0:
         return None
-    return times * its / mine * (mean.count if mean.operator == "sum" else 1)
+    share = times * its / mine * (mean.count if mean.operator == "sum" else 1)
+    return share if not gains and own == gain else math.copysign(1, share)
 
 
 def centred(node: Node) -> tuple[Node, Node] | None:
