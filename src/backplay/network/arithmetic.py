@@ -80,8 +80,9 @@ def _shifted(builder: Builder, call: Call, terms: tuple[Node, Any], factors: tup
     node = Diagonal(lambda x, s: torch.add(x, s, alpha=times), (live, shift), operator=call.operator)
     node.operand, node.offset = live, lambda scope: times * value(scope)
     literal = isinstance(shift, (int, float))
-    positive = shift * times >= 0 if literal else times >= 0 and live.nonnegative and builder.is_nonnegative(shift)
-    node.nonnegative = live.nonnegative and positive
+    node.nonnegative = live.nonnegative and (
+        shift * times >= 0 if literal else builder.is_nonnegative(shift, negated=times < 0)
+    )
     return builder.add(node)
 
 

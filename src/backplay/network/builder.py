@@ -265,12 +265,13 @@ class Builder:
             self.decided.append((holds, found))
         return found
 
-    def is_nonnegative(self, value: Any) -> bool:
-        """Whether an operand is nowhere negative: a node by its kind, a constant by its entries (S5)."""
+    def is_nonnegative(self, value: Any, negated: bool = False) -> bool:
+        """Whether an operand, or minus it, is nowhere negative: a node by its kind, a constant by its entries (S5)."""
         if isinstance(value, Node):
-            return value.nonnegative
+            return value.nonnegative and not negated
         if isinstance(value, Ref):
-            return self.decide(lambda constants: bool((constants[value] >= 0).all()))
+            sign = -1 if negated else 1
+            return self.decide(lambda constants: bool((sign * constants[value] >= 0).all()))
         return isinstance(value, (int, float)) and value >= 0
 
     def rank(self, ref: Ref) -> int:
