@@ -307,8 +307,7 @@ class Swish(nn.Module):
 def test_decided_again(steep, size):
     """S3a: what a spelled-out gate is follows its constants, also after they have changed."""
     model, x = Swish().double().eval(), inputs()
-    network = bp.capture(model, x)
-    games = bp.StoppingGame(network), bp.RoutingGame(network)
+    games = bp.StoppingGame(model), bp.RoutingGame(model)
     for game in games:
         game.attribute(x, 0)
     with torch.no_grad():

@@ -254,7 +254,7 @@ class Builder:
     def decide(self, holds: Callable[[Scope], bool], learned: bool = False) -> bool:
         """Whether something holds of the constants; what rests on it is captured anew when that changes.
 
-        Of what is `learned` most questions have no answer: a parameter's sign may change with every step.
+        `learned` constants, the model's parameters, are asked where the rules go by their values.
         """
         read = _Read(self.constants if learned else self.unlearned)
         try:
@@ -271,7 +271,7 @@ class Builder:
             return value.nonnegative and not negated
         if isinstance(value, Ref):
             sign = -1 if negated else 1
-            return self.decide(lambda constants: bool((sign * constants[value] >= 0).all()))
+            return self.decide(lambda constants: bool((sign * constants[value] >= 0).all()), learned=True)
         return isinstance(value, (int, float)) and value >= 0
 
     def rank(self, ref: Ref) -> int:
