@@ -359,7 +359,7 @@ def carrying_factors(left: Node, right: Node, builder: Builder) -> tuple[Node, .
 def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
     """Whether, seen through wires, scales and choices, a node comes out of a factor gate, a softmax or a reduction."""
     while True:
-        if builder.decide(lambda constants, factor=node: is_bounded(factor, constants), learned=True):
+        if builder.decide(lambda constants, factor=node: is_bounded(factor, constants)):
             return True
         if not (isinstance(node, (Wire, Diagonal, Max)) or _is_share(node)) or len(node.carriers) != 1:
             break
@@ -367,7 +367,7 @@ def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
     if isinstance(node, Gate):
         gate = node
         return node.operator in operators.FACTOR_GATES or builder.decide(
-            lambda constants: known_form(gate, constants) in operators.FACTOR_GATES, learned=True
+            lambda constants: known_form(gate, constants) in operators.FACTOR_GATES
         )
     if isinstance(node, Oracle):
         return not node.unsupported

@@ -86,7 +86,6 @@ class Builder:
     traced: dict[Node, torch.Size] = field(default_factory=dict[Node, torch.Size])  # symbolic shapes
     given: set[Ref] = field(default_factory=set[Ref])  # references that change from play to play
     constants: Scope = field(default_factory=dict[Any, Any])  # values of constants that are known before a play
-    unlearned: Scope = field(default_factory=dict[Any, Any])  # those among them that no parameter changes
     # what the graph rests on of the constants' values: a question and its answer at capture (S3a, S5)
     decided: list[tuple[Callable[[Scope], bool], bool]] = field(
         default_factory=list[tuple[Callable[[Scope], bool], bool]]
@@ -251,12 +250,9 @@ class Builder:
         whole, rest = (math.prod(s for s in self.traced[n] if isinstance(s, int)) for n in (x, reduced))
         return whole // max(rest, 1)
 
-    def decide(self, holds: Callable[[Scope], bool], learned: bool = False) -> bool:
-        """Whether something holds of the constants; what rests on it is captured anew when that changes.
-
-        `learned` constants, the model's parameters, are asked where the rules go by their values.
-        """
-        read = _Read(self.constants if learned else self.unlearned)
+    def decide(self, holds: Callable[[Scope], bool]) -> bool:
+        """Whether something holds of the constants; what rests on it is captured anew when that changes."""
+        read = _Read(self.constants)
         try:
             found = holds(read)
         except (KeyError, RuntimeError):  # a constant that changes from play to play
@@ -271,7 +267,7 @@ class Builder:
             return value.nonnegative and not negated
         if isinstance(value, Ref):
             sign = -1 if negated else 1
-            return self.decide(lambda constants: bool((sign * constants[value] >= 0).all()), learned=True)
+            return self.decide(lambda constants: bool((sign * constants[value] >= 0).all()))
         return isinstance(value, (int, float)) and value >= 0
 
     def rank(self, ref: Ref) -> int:
@@ -359,7 +355,8 @@ class _Read(Mapping[Any, Any]):
 class Constants(Mapping[Any, Any]):
     """Constants whose values are known before the model is played: its tensors, and what is computed from them.
 
-    A `KeyError` where a value depends on the input's size or on an argument that changes from play to play.
+    They are read on the processor, where the grid of S3a is. A `KeyError` where a value depends on the input's size or
+    on an argument that changes from play to play.
     """
 
     def __init__(self, tensors: Mapping[Ref, Any], program: list[Statement]) -> None:
@@ -371,7 +368,8 @@ class Constants(Mapping[Any, Any]):
             if statement is None:
                 raise KeyError(key)
             self._known[key] = self._run(statement)
-        return self._known[key]
+        value = self._known[key]
+        return value.cpu() if isinstance(value, Tensor) else value
 
     def _run(self, statement: Statement) -> Any:
         """What a call on constants gives; of one that fills a tensor in the size of the batch, the one number in it."""

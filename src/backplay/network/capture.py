@@ -241,7 +241,6 @@ def _read(program: ExportedProgram, builder: Builder, arguments: Arguments) -> N
             if kinds[placeholder.name].kind is InputKind.USER_INPUT:
                 builder.given.add(builder.values[placeholder])
     builder.constants = Constants(_tensors(program), builder.program)
-    builder.unlearned = Constants(_tensors(program, learned=False), builder.program)
     (results,) = _read_calls(program.graph_module, builder)
     # a program without mutations returns what the model would have changed as well
     kept = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
@@ -254,11 +253,10 @@ def _read(program: ExportedProgram, builder: Builder, arguments: Arguments) -> N
     return output
 
 
-def _tensors(program: ExportedProgram, learned: bool = True) -> dict[Ref, Any]:
-    """The model's tensors, parameters among them or not, and the program's own constants, as they are at capture."""
+def _tensors(program: ExportedProgram) -> dict[Ref, Any]:
+    """The model's tensors and the program's own constants, as they are at capture."""
     known = {**program.constants, **program.state_dict}
-    given = {InputKind.USER_INPUT} if learned else {InputKind.USER_INPUT, InputKind.PARAMETER}
-    specs = [s for s in program.graph_signature.input_specs if s.kind not in given]
+    specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
     found = {Ref(s.arg.name): known.get(str(s.target)) for s in specs}
     return {ref: value.detach() for ref, value in found.items() if isinstance(value, Tensor)}
 

@@ -88,10 +88,11 @@ def form_of(node: Gate, scope: Scope) -> Form:
         return Form("relu")
     if node.gate != "composite":
         return Form(node.gate, options)
+    device = scope[node.operand].device if node.operand in scope else None
     try:
-        return _composite(node, grid(), scope)
+        return _composite(node, grid().to(device), scope)
     except RuntimeError:  # an operator that asks for the dtype of its constants
-        return _composite(node, grid().float(), scope)
+        return _composite(node, grid().float().to(device), scope)
 
 
 def _composite(node: Gate, z: Tensor, scope: Scope) -> Form:

@@ -103,9 +103,7 @@ def norm(builder: Builder, call: Call) -> Any:
         node.average = lambda v: v.mean(axes, keepdim=True)
         node.centres = "rms" not in call.operator
         if not node.centres and x.nonnegative:  # a norm that does not centre keeps signs, but for its gain's (S5)
-            node.nonnegative = weight is None or builder.decide(
-                lambda constants: bool((constants[weight] >= 0).all()), learned=True
-            )
+            node.nonnegative = weight is None or builder.decide(lambda constants: bool((constants[weight] >= 0).all()))
         gain = constant(weight) if weight is not None else None
     else:
         if call.operator == "instance_norm" and not call["use_input_stats"]:
