@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from backplay.errors import InputError
-from backplay.network.graph import EXPORTING, evaluation
 from backplay.network.precision import HALF, in_single, precision_of
+from backplay.network.running import EXPORTING, evaluation
 
 _SIZES = (224, 96, 64, 32, 28, 256, 299, 384, 518)
 

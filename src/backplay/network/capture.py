@@ -25,12 +25,13 @@ from backplay.network.arguments import Arguments, Inputs, read
 from backplay.network.builder import Builder, Constants, functional
 from backplay.network.compared import check_sound
 from backplay.network.experts import experts_by_token
-from backplay.network.graph import EXPORTING, Network, evaluation, logits_of
+from backplay.network.graph import Network
 from backplay.network.lowering import lower
 from backplay.network.model import Model, read_model
 from backplay.network.mutation import follow_mutation
 from backplay.network.nodes import Input, Node, Oracle, Ref
 from backplay.network.precision import HALF, in_single, is_half, precision_of
+from backplay.network.running import EXPORTING, evaluation, logits_of
 from backplay.network.signature import user_names
 
 

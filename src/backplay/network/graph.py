@@ -14,65 +14,21 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from backplay.entry import place
 from backplay.errors import CaptureError, InputError, suggestion
-from backplay.network import operators
 from backplay.network.arguments import Arguments, Key, read
 from backplay.network.attention import Attention
 from backplay.network.builder import Builder, Constants, Statement
 from backplay.network.layout import PLAIN, Layout
-from backplay.network.nodes import Halves, Input, Node, Oracle, Ref, Wire, resolve
+from backplay.network.nodes import Input, Node, Ref, Wire, resolve
 from backplay.network.precision import SingleScope, in_single, is_half, precision_of
+from backplay.network.reach import mark_oracles, name_all, reachable, reached_by_mass, read_once
+from backplay.network.refusals import mixes_samples
+from backplay.network.running import EXPORTING, as_they_are, evaluation, logits_of
 from backplay.network.signature import Signature, substitute
 from backplay.network.weights import Weights, fingerprints
 
-# while one thread exports a model, its parameters are stand-ins: nobody else may capture, read or run a model then
-EXPORTING = threading.RLock()
-
 MANY = 16  # samples that run together where memory is no matter
 _LARGE = 24 << 20  # bytes; allocators hand larger blocks back at once, and their pages are cleared again at every use
-
-
-@contextmanager
-def evaluation(model: nn.Module) -> Generator[None]:
-    """Eval mode for a while; every submodule gets its own mode back."""
-    training = [m for m in model.modules() if m.training]
-    try:
-        for m in training:
-            m.training = False
-        yield
-    finally:
-        for m in training:
-            m.training = True
-
-
-@contextmanager
-def _as_they_are(model: nn.Module, buffers: list[str]) -> Generator[None]:
-    """Buffers that the forward pass changes stand aside: it changes copies of them."""
-    found = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in buffers]
-    before = [(owner, leaf, owner._buffers[leaf]) for owner, leaf in found if owner._buffers.get(leaf) is not None]
-    try:
-        for owner, leaf, value in before:
-            assert value is not None
-            owner._buffers[leaf] = value.detach().clone()
-        yield
-    finally:
-        for owner, leaf, value in before:
-            owner._buffers[leaf] = value
-
-
-def logits_of(out: Any) -> Tensor:
-    """The output tensor, or `.logits`, or the first tensor."""
-    if isinstance(out, Mapping) and "logits" in out:
-        return out["logits"]
-    out = getattr(out, "logits", out)
-    if isinstance(out, Tensor):
-        return out
-    several = out.values() if isinstance(out, Mapping) else out if isinstance(out, (list, tuple)) else ()
-    found = [v for v in several if isinstance(v, Tensor)]
-    if not found:
-        raise CaptureError(f"the model returns {type(out).__name__} without a tensor; return the logits.")
-    return found[0]
 
 
 class Network:
@@ -99,11 +55,11 @@ class Network:
         self._weights: Weights | None = None
         self._lock, self._settled = threading.RLock(), threading.local()
 
-        self.nodes = _reachable(builder.nodes, output)
-        self.carrying = _carrying(self.nodes, output, builder)
-        self.nodes = _read_once(self.nodes, self.carrying, output)
-        _mark_oracles(self.nodes, output)
-        _name(self.nodes)
+        self.nodes = reachable(builder.nodes, output)
+        self.carrying = reached_by_mass(self.nodes, output, builder)
+        self.nodes = read_once(self.nodes, self.carrying, output)
+        mark_oracles(self.nodes, output)
+        name_all(self.nodes)
         self.consumers = Counter(dict.fromkeys(self.nodes, 0))
         self.consumers.update(operand for node in self.nodes for operand in node.inputs)
         self.example_logits = self._trace(example, builder)
@@ -336,11 +292,11 @@ class Network:
                 self.signature.learn(traced[found.dim] if found.dim < len(traced) else 0)
                 return found
             if node.kind != "oracle":
-                raise CaptureError(_mixes(node))
+                raise CaptureError(mixes_samples(node))
         source = (*node.carriers, *node.inputs, *node.reads)[0].layout  # what is told may lie in another order
         dims = [d for d, size in enumerate(traced) if self.signature.counts(size)]
         if scope[node].ndim == 0 or (node.kind != "oracle" and not dims):
-            raise CaptureError(_mixes(node))
+            raise CaptureError(mixes_samples(node))
         return Layout(dims[0] if dims else source.dim, source.outer, source.inner)
 
     def _find_samples(self, example: Arguments, builder: Builder) -> None:
@@ -369,7 +325,7 @@ class Network:
         # a forward pass may change its input in place
         inputs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in inputs.items()}
         args = [v for k, v in inputs.items() if isinstance(k, int)]
-        with EXPORTING, evaluation(self.model), in_single(self._is_half()), _as_they_are(self.model, self.changing):
+        with EXPORTING, evaluation(self.model), in_single(self._is_half()), as_they_are(self.model, self.changing):
             out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
         return logits_of(out)
 
@@ -441,106 +397,6 @@ def _attribute(model: nn.Module, path: str) -> Any:
 def _execute(statement: Statement, scope: Mapping[Any, Any]) -> Any:
     args = resolve(statement.args, scope)
     return statement.function(*args, **{k: resolve(v, scope) for k, v in statement.kwargs.items()})
-
-
-def _reachable(nodes: list[Node], output: Node) -> list[Node]:
-    """What the output depends on, in the order of the program."""
-    seen: set[Node] = {output}
-    for node in reversed(nodes):
-        if node in seen:
-            seen.update(node.inputs, node.reads)
-    return [n for n in nodes if n in seen or isinstance(n, Input)]
-
-
-def _read_once(nodes: list[Node], carrying: set[Node], output: Node) -> list[Node]:
-    """A contraction that no mass crosses, such as queries times keys, is computed once."""
-    for node in nodes:
-        if isinstance(node, Halves) and node not in carrying:
-            node.keep(node.inputs[0])
-    return _reachable(nodes, output)
-
-
-def _carrying(nodes: list[Node], output: Node, builder: Builder) -> set[Node]:
-    """The nodes that mass can reach; each of them must have a kind."""
-    carrying: set[Node] = {output}
-    for node in reversed(nodes):
-        if node not in carrying:
-            continue
-        if isinstance(node, Oracle):
-            raise CaptureError(_no_kind(node, builder))
-        carrying.update(node.carriers)
-    return carrying
-
-
-def _no_kind(node: Oracle, builder: Builder) -> str:
-    """What stands in the way, where, and what to do, in two lines."""
-    advice = "Explain the part of the model behind it, or rewrite that module"
-    if all(isinstance(size, int) for size in builder.traced[node]) and node.operator not in operators.RANDOM:
-        return f"{place(node)} mixes the samples of a batch, which no game can follow.\n{advice} sample by sample."
-    if node.operator.startswith(("lstm", "gru", "rnn_", "_thnn", "quantized_")):
-        return (
-            f"{place(node)} is recurrent: its states gate each other step by step, and no walk follows that."
-            f"\n{advice} with convolutions or attention."
-        )
-    if node.operator in operators.CONTRACTIONS:
-        return (
-            f"{place(node)} multiplies values of one sample with those of another, which no game can follow.\n"
-            "Explain the part of the model before it."
-        )
-    if node.operator in operators.CONVOLUTIONS:
-        return (
-            f"{place(node)} convolves with a weight that depends on the input, which no game can follow.\n"
-            f"{advice} as unfold and a product."
-        )
-    if node.operator in operators.RANDOM or node.operator in operators.DROPOUTS:
-        return random_forward(place(node))
-    if "softmax" in node.operator:
-        return (
-            f"the walk would have to cross {place(node)}, which only gives weights to other values.\n"
-            "Explain the logits before the softmax."
-        )
-    if not node.unsupported:
-        return (
-            f"the walk would have to cross {place(node)}, which has no slope: it rounds, compares, or is detached.\n"
-            f"{advice} without it."
-        )
-    return (
-        f"{place(node)} has no kind in the game.\n{advice} with linear maps, activations, norms, pooling, attention, "
-        "reshaping and arithmetic."
-    )
-
-
-def random_forward(where: str) -> str:
-    """Two runs of such a model differ, and so would two maps."""
-    return (
-        f"{where} draws random numbers in eval mode, so that two runs of the model differ.\n"
-        "Switch that off (dropout with training=self.training, no noise) and capture again."
-    )
-
-
-def _mark_oracles(nodes: list[Node], output: Node) -> None:
-    """What reaches the output only through softmax weights is of kind oracle (S3)."""
-    told: set[Node] = {output}
-    for node in reversed(nodes):
-        if node in told and not isinstance(node, Oracle):
-            told.update(node.carriers if isinstance(node, Attention) else node.inputs)
-    for node in nodes:
-        if node not in told and not isinstance(node, Input):
-            node.kind = "oracle"
-
-
-def _name(nodes: list[Node]) -> None:
-    """The module path; a second call or operation of it is `path#2`."""
-    counts: dict[str, int] = {}
-    for node in nodes:
-        base = node.name if isinstance(node, Input) else node.path or node.operator
-        base = f"{base}:{node.operator}" if node.helper else base
-        counts[base] = counts.get(base, 0) + 1
-        node.name = base if counts[base] == 1 else f"{base}#{counts[base]}"
-
-
-def _mixes(node: Node) -> str:
-    return f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
 
 
 def _fill_constants(owners: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from backplay.entry import place
 from backplay.errors import CaptureError
 from backplay.network import operators
 from backplay.network.builder import Builder, Call, flat, lowers
-from backplay.network.graph import random_forward
 from backplay.network.nodes import Diagonal, Fill, Node, Ref, Wire
+from backplay.network.refusals import random_forward
 
 
 @lowers(*operators.WIRES)
