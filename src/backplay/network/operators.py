@@ -125,15 +125,14 @@ COMPARISONS = frozenset(
     "bitwise_not bitwise_and bitwise_or isfinite isnan isinf".split()
 )
 
+_STAIRS = COMPARISONS | frozenset("sign sgn floor ceil round trunc fix heaviside floor_divide".split())
+
 # functions without a slope: their values are told, and never carry mass
-STEPS = COMPARISONS | frozenset("sign sgn floor ceil round trunc fix heaviside floor_divide argmax argmin".split())
+STEPS = _STAIRS | {"argmax", "argmin"}
 
 # operators whose every output element is a function of the operands' elements at its own place
 POINTWISE = (
-    COMPARISONS
-    | frozenset("sign sgn floor ceil round trunc fix heaviside floor_divide".split())
-    | frozenset("pow neg where masked_fill maximum minimum to _to_copy type_as".split())
-    | frozenset(GATES)
+    _STAIRS | frozenset("pow neg where masked_fill maximum minimum to _to_copy type_as".split()) | frozenset(GATES)
 )
 
 # asserts and other statements without a value
