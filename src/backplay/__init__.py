@@ -1,6 +1,5 @@
 """backplay explains neural networks by playing them backward."""
 
-from backplay import transforms
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -20,6 +19,7 @@ from backplay.games import (
 )
 from backplay.methods import Explainer, MethodInfo, explain, methods
 from backplay.network import Network, Node, capture
+from backplay.symmetry import transforms
 from backplay.trajectory import bounds
 from backplay.trajectory.certify import Certificate, certify
 from backplay.trajectory.hellinger import Hellinger, hellinger

@@ -8,9 +8,9 @@ import torch
 
 import backplay as bp
 from attention.test_enumeration import drawn
-from backplay.network.assignment import _shortest_paths, assign
-from backplay.network.families import Forest, Leaf
-from backplay.transforms import channels_of
+from backplay.symmetry.assignment import _shortest_paths, assign
+from backplay.symmetry.families import Forest, Leaf
+from backplay.symmetry.transforms import channels_of
 from closeness import assert_near
 from networks import lively, photo
 from trajectory.symmetric import NETWORKS, Transformer, make, mlp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -182,10 +183,11 @@ def hellinger(
     check_comparable(play_a, play_b)
     if invariant is None:
         return Hellinger(play_a, play_b, conditioning)
-    from backplay.trajectory.nearest import nearest
-    from backplay.trajectory.permutation import candidates
+    return INVARIANT[invariant](play_a, play_b, conditioning)
 
-    return nearest(play_a, candidates(play_a, play_b), conditioning)
+
+# by the keyword `invariant`: the distance up to a symmetry of networks; `backplay.symmetry` adds "permutation"
+INVARIANT: dict[str, Callable[[Play, Play, str], Hellinger]] = {}
 
 
 def _shown(values: Tensor) -> str:

@@ -14,10 +14,10 @@ from backplay.errors import InputError, UnsupportedError
 from backplay.network import Model, Network, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
-from backplay.network.channels import Channels
-from backplay.network.families import Branch, Forest, Leaf, Member
-from backplay.network.ledger import Place, matching, present, renamed
 from backplay.network.nodes import Affine
+from backplay.symmetry.channels import Channels
+from backplay.symmetry.families import Branch, Forest, Leaf, Member
+from backplay.symmetry.ledger import Place, matching, present, renamed
 from backplay.values.forward import Values
 
 Factors = Mapping[str, float | Tensor]

@@ -16,7 +16,6 @@ from torch import Tensor
 from backplay.network.attention import Attention
 from backplay.network.contraction import Contraction, Equation
 from backplay.network.graph import Network
-from backplay.network.ledger import Ledger, Place, line
 from backplay.network.linear import Averaging, Convolution, Dense
 from backplay.network.nodes import (
     Affine,
@@ -36,7 +35,8 @@ from backplay.network.nodes import (
     Select,
     Sum,
 )
-from backplay.network.origins import Origins, refs
+from backplay.symmetry.ledger import Ledger, Place, line
+from backplay.symmetry.origins import Origins, refs
 
 _PER_CHANNEL = ("batch_norm", "prelu", "group_norm", "instance_norm")  # constants lie along axis 1
 _MANY = 256  # sets of channels that one node may tell apart

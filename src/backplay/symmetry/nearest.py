@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from backplay.trajectory.hellinger import Hellinger
+from backplay.symmetry.permutation import candidates
+from backplay.trajectory.hellinger import INVARIANT, Hellinger
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -69,10 +70,10 @@ class Nearest(Hellinger):
         return self._ask(lambda h: h.bc_forward())
 
 
-def nearest(a: Play, candidates: Iterable[Play], conditioning: str) -> Hellinger:
+def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
     """A against the candidate that is nearest to it, for each sample; those nearest to none are dropped on the way."""
     kept: list[Hellinger] = []
-    for candidate in candidates:
+    for candidate in candidates(a, b):
         kept.append(Hellinger(a, candidate, conditioning))
         distances = torch.stack([h.distance for h in kept])
         best = set(distances.argmin(0).tolist())
@@ -80,3 +81,6 @@ def nearest(a: Play, candidates: Iterable[Play], conditioning: str) -> Hellinger
         if bool((distances.amin(0) < NOTHING).all()):
             break
     return kept[0] if len(kept) == 1 else Nearest(kept)
+
+
+INVARIANT["permutation"] = nearest

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backplay.network.ledger import Ledger
+from backplay.symmetry.ledger import Ledger
 
 
 @dataclass

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from backplay.network.assignment import assign
-from backplay.network.channels import Channels
-from backplay.network.families import Branch, Forest, Leaf, Member, channels_of
-from backplay.network.ledger import Place, present
-from backplay.transforms import channels_of as analysed
-from backplay.transforms import permuted, shuffle
+from backplay.symmetry.assignment import assign
+from backplay.symmetry.channels import Channels
+from backplay.symmetry.families import Branch, Forest, Leaf, Member, channels_of
+from backplay.symmetry.ledger import Place, present
+from backplay.symmetry.transforms import channels_of as analysed
+from backplay.symmetry.transforms import permuted, shuffle
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
