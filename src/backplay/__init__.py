@@ -5,15 +5,12 @@ from backplay.games import (
     PRESETS as presets,
 )
 from backplay.games import (
-    Decomposition,
     Occupation,
     Play,
     Preset,
     Reynolds,
     RoutingGame,
     StoppingGame,
-    decompose,
-    moments,
     preset,
     sweep,
 )
@@ -24,6 +21,8 @@ from backplay.trajectory import bounds
 from backplay.trajectory.certify import Certificate, certify
 from backplay.trajectory.hellinger import Hellinger, hellinger
 from backplay.trajectory.matrix import HellingerMatrix, hellinger_matrix
+from backplay.values.decomposition import Decomposition, decompose
+from backplay.values.moments import moments
 
 __version__ = "0.1.0"
 

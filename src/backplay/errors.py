@@ -1,8 +1,16 @@
-"""Every error of the package: each is a `BackplayError` and the built-in that a caller would expect."""
+"""Every error of the package: each is a `BackplayError` and the built-in that a caller would expect.
+
+Below them: how names, errors, tensors and lists are spoken of in a line, in errors and in reprs.
+"""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor
 
 
 class BackplayError(Exception):
@@ -72,3 +80,26 @@ def first_line(error: BaseException, longest: int = 240) -> str:
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
     said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return said if len(said) <= longest else f"{said[: longest - 1]}…"
+
+
+_MANY = 6
+
+
+def tensor_words(tensor: Tensor) -> str:
+    """Shape and dtype: `(2, 3, 8, 8) float32`."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def list_words(values: Sequence[Any]) -> str:
+    """A list, of a long one its beginning and its length."""
+    if len(values) <= _MANY:
+        return f"[{', '.join(map(str, values))}]"
+    return f"[{', '.join(map(str, values[:_MANY]))}, … {len(values)} in all]"
+
+
+def scale_words(log_scale: Tensor) -> str:
+    """The range of logarithmic scales over a batch."""
+    if not log_scale.numel():
+        return "of nothing"
+    low, high = float(log_scale.min()), float(log_scale.max())
+    return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"

@@ -172,7 +172,7 @@ def test_demo(capsys, tmp_path):
 
 
 def test_the_page_of_the_demo_explains_itself():
-    from backplay import demo
+    from backplay.cli import demo
 
     right = {"right tile": 1.0, "wrong tile": 0.5}
     shares = {"object": 0.1, "tile": 0.4}

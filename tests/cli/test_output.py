@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from backplay.cli import output
-from backplay.cli.heatmap import draw
-from backplay.cli.output import folder, print_json, whole
-from backplay.games.progress import Progress as Bar
+from backplay import progress
+from backplay.cli.output import draw, folder, print_json, whole
+from backplay.progress import Progress
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):
@@ -64,14 +63,14 @@ def test_colours():
 @pytest.mark.parametrize("seconds, terminal, told", [(0.3, True, True), (0.0, True, False), (0.3, False, False)])
 def test_progress_for_people_who_wait(monkeypatch, seconds, terminal, told):
     """A real terminal, and less patience than people have."""
-    assert output.PATIENCE == 2
-    monkeypatch.setattr(output, "PATIENCE", 0.1)
+    assert progress.PATIENCE == 2
+    monkeypatch.setattr(progress, "PATIENCE", 0.1)
     reader, writer = pty.openpty() if terminal else os.pipe()
     with open(writer, "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
-        with output.Progress("thinking") as progress:
+        with Progress("thinking") as thinking:
             time.sleep(seconds)
-            progress.say("still thinking")
+            thinking.say("still thinking")
             time.sleep(2 * seconds)
         screen.write("end")
         screen.flush()
@@ -85,16 +84,13 @@ def test_progress_for_people_who_wait(monkeypatch, seconds, terminal, told):
 
 def test_one_writer_on_the_line(monkeypatch):
     """A bar of the library inside a command speaks through the command's own line."""
-    monkeypatch.setattr(output, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     reader, writer = pty.openpty()
     with open(writer, "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
-        with output.Progress("explaining cat.jpg"):
-            bar = Bar(20, "averaging", patience=0.0)
+        with Progress("explaining cat.jpg"), Progress("averaging", 20) as bar:
             bar.advance(8)
             time.sleep(0.7)
-            bar.close()
-        assert Bar.teller is None
         screen.write("end")
         screen.flush()
         heard = ""
@@ -107,11 +103,11 @@ def test_one_writer_on_the_line(monkeypatch):
 
 def test_progress_ends_with_an_error(monkeypatch):
     reader, writer = pty.openpty()
-    monkeypatch.setattr(output, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with open(writer, "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         before = threading.active_count()
-        with pytest.raises(KeyError), output.Progress("thinking"):
+        with pytest.raises(KeyError), Progress("thinking"):
             raise KeyError
         assert threading.active_count() == before
     os.close(reader)

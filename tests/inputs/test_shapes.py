@@ -1,13 +1,15 @@
 """One game plays every input shape, and any batch size in one call."""
 
-import sys
+import io
+import time
 
 import pytest
 import torch
 from torch import nn
 
 import backplay as bp
-from backplay.games import batches, progress
+from backplay import progress
+from backplay.games import batches
 from backplay.network import captures
 from closeness import assert_near
 
@@ -165,13 +167,24 @@ def test_targets_of_another_number_than_the_samples():
 def test_progress_after_two_seconds(monkeypatch, capsys):
     """One line on a terminal, for those who wait; nothing else."""
     model, x = Pool().double().eval(), image(6, batch=4)
-    now = [0.0]
-    monkeypatch.setattr(
-        progress.Progress.__init__, "__defaults__", (True, 1.0, lambda: now.__setitem__(0, now[0] + 1.5) or now[0])
-    )
+    terminal = io.StringIO()
+    monkeypatch.setattr("sys.stderr", terminal)
     bp.StoppingGame(model).attribute(x, 0, internal_batch_size=1)
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     bp.StoppingGame(model).attribute(x, 0, internal_batch_size=1)
-    out, err = capsys.readouterr()
-    assert out == "" and "1/4" not in err and "4/4" in err and err.endswith("\n")
+    assert terminal.getvalue() == "", "no terminal, then too short for anybody to ask"
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_TICK", 0.01)
+    parts, played = iter(range(4)), bp.StoppingGame.values
+
+    def slowly(*args):  # until a person could have read how far it is
+        told, until = f"playing {next(parts)}/4", time.monotonic() + 10
+        while told not in terminal.getvalue() and time.monotonic() < until:
+            time.sleep(0.01)
+        return played(*args)
+
+    monkeypatch.setattr(bp.StoppingGame, "values", slowly)
+    bp.StoppingGame(model).attribute(x, 0, internal_batch_size=1)
+    found = terminal.getvalue()
+    assert all(f"\r\x1b[Kplaying {k}/4 … " in found for k in range(4)) and found.endswith("\r\x1b[K")
+    assert capsys.readouterr().out == ""

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import backplay as bp
-from backplay.games.progress import Progress
-from backplay.methods import perturbation
+from backplay import progress
 from backplay.methods.perturbation import coalitions, constrained_regression, superpixels, weighted_ridge
 from closeness import array, assert_near
 from methods.nets import F64, TARGETS, build
@@ -179,31 +178,18 @@ class TestProgress:
         def isatty(self):
             return True
 
-    def test_line(self, monkeypatch):
-        """Nothing within the patience, then one line that is rewritten and ended."""
-        terminal, times = self.Terminal(), iter([0.0, 1.0, 3.0, 4.0])
-        monkeypatch.setattr("sys.stderr", terminal)
-        bar = Progress(30, "work", patience=2.0, clock=lambda: next(times))
-        for _ in range(3):
-            bar.advance(10)
-        bar.close()
-        assert terminal.getvalue() == "\rwork 20/30\rwork 30/30\n"
-
-    def test_silent(self, monkeypatch):
-        """Where nobody looks there is no line."""
-        stream = io.StringIO()
+    @pytest.mark.parametrize("terminal, told", [(True, True), (False, False)])
+    def test_shown_for_long_work(self, monkeypatch, terminal, told):
+        """One line that is rewritten and cleared; where nobody looks there is none."""
+        stream = self.Terminal() if terminal else io.StringIO()
         monkeypatch.setattr("sys.stderr", stream)
-        bar = Progress(1, "work", patience=0.0)
-        bar.advance(1)
-        bar.close()
-        assert stream.getvalue() == ""
-
-    def test_shown_for_long_work(self, monkeypatch):
-        terminal = self.Terminal()
-        monkeypatch.setattr("sys.stderr", terminal)
-        monkeypatch.setattr(perturbation, "_PATIENCE", 0.0)
+        monkeypatch.setattr(progress, "PATIENCE", 0.0)
+        counted = []
+        monkeypatch.setattr(progress.Progress, "advance", lambda bar, steps: counted.append((bar.total, steps)))
         build("plain").explain("lime", n=40, segments=5)
-        assert terminal.getvalue().endswith("LIME: perturbed images 120/120\n")
+        assert {total for total, _ in counted} == {120} and sum(steps for _, steps in counted) == 120
+        assert ("LIME: perturbed images" in stream.getvalue()) == told
+        assert stream.getvalue().endswith("\r\x1b[K" if told else "")
 
 
 def test_only_images():

@@ -16,12 +16,12 @@ from torch import Tensor
 
 import backplay as bp
 from backplay import models, photographs
-from backplay.cli import heatmap
-from backplay.cli.output import Progress, check_folder, folder, print_json, whole
+from backplay.cli.output import check_folder, folder, png, print_json, whole
 from backplay.cli.parser import Commands, Once, Parser, add_command, add_model
 from backplay.errors import InputError, UnsupportedError, suggestion
 from backplay.games.health import Health
-from backplay.games.keywords import Choice, Keyword, Place
+from backplay.keywords import Choice, Keyword, Layer
+from backplay.progress import Progress
 
 GAMES = {"sg": bp.StoppingGame, "rg": bp.RoutingGame}
 _PARAMETER = "parameter "  # before a method's own options, whose names are its business
@@ -87,7 +87,7 @@ def _value(accepts: Keyword, text: str) -> Any:
     """Text as what the keyword accepts; a word or number out of its range stays, and its range check will say so."""
     if accepts.default is None and text.lower() == "none":
         return None
-    if isinstance(accepts, Place):
+    if isinstance(accepts, Layer):
         return text
     if isinstance(accepts, Choice):
         return {"true": True, "false": False}.get(text.lower(), text) if True in accepts.choices else text
@@ -218,7 +218,7 @@ def _write(heat: Tensor, stem: Path) -> dict[str, str]:
     with whole(numbers) as path, path.open("wb") as file:
         np.save(file, heat.numpy())
     with whole(picture) as path:
-        heatmap.png(heat, path)
+        png(heat, path)
     return {"picture": str(picture), "array": str(numbers)}
 
 

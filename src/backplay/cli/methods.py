@@ -9,8 +9,9 @@ import torch
 
 import backplay as bp
 from backplay import models
-from backplay.cli.output import Progress, print_json
+from backplay.cli.output import print_json
 from backplay.cli.parser import Commands, add_command
+from backplay.progress import Progress
 
 
 def add(commands: Commands, given: list[str]) -> None:

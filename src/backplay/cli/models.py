@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from backplay.cli.output import Progress, print_json
+from backplay.cli.output import print_json
 from backplay.cli.parser import Commands, add_command
 from backplay.models.sources import FACTORY, SOURCES, Source
+from backplay.progress import Progress
 
 
 def add(commands: Commands, given: list[str]) -> None:

@@ -1,23 +1,20 @@
-"""What commands write: JSON, whole files or none, and how far they are."""
+"""What commands write: JSON, pictures of maps, whole files or none."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import sys
-import threading
-import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from backplay.errors import FileError
-from backplay.games.progress import Progress as Bar
+import numpy as np
+from torch import Tensor
 
-PATIENCE = 2.0  # seconds before a person wants to know what takes so long
+from backplay.errors import FileError
+from backplay.photographs import pillow
 
 
 def print_json(value: Any) -> None:
@@ -66,44 +63,19 @@ def whole(path: Path) -> Generator[Path]:
             unfinished.unlink()
 
 
-class Progress:
-    """Tells a person at a terminal what goes on and for how long, once it has taken two seconds.
+# from dark blue over white to dark red, at −1, −½, 0, ½ and 1
+_STOPS = np.linspace(-1, 1, 5)
+_COLOURS = np.array([(5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31)], dtype=float)
 
-    Bars of the library speak through it, for two writers on one line would overwrite each other.
-    """
 
-    def __init__(self, text: str) -> None:
-        self.text, self.detail = text, ""
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+def draw(heat: Tensor) -> np.ndarray:
+    """(H, W, 3) uint8 of a map (C, H, W): channels summed, darkest at the 99.5 % quantile of the absolute values."""
+    values = np.nan_to_num(heat.detach().double().sum(0).numpy())
+    reach = float(np.quantile(np.abs(values), 0.995)) or float(np.abs(values).max()) or 1.0
+    scaled = np.clip(values / reach, -1, 1)
+    return np.stack([np.interp(scaled, _STOPS, _COLOURS[:, c]) for c in range(3)], -1).round().astype(np.uint8)
 
-    def say(self, text: str) -> None:
-        self.text = text
 
-    def _hear(self, detail: str) -> None:
-        self.detail = detail
-
-    def _tell(self) -> None:
-        begin = time.monotonic()
-        if self._done.wait(PATIENCE):
-            return
-        while True:
-            told = f"{self.text}: {self.detail}" if self.detail else self.text
-            print(f"\r\x1b[K{told} … {time.monotonic() - begin:.0f} s", end="", file=sys.stderr, flush=True)
-            if self._done.wait(0.5):
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-                return
-
-    def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
-            Bar.teller = self._hear
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        Bar.teller = None
-        if self._thread.ident is not None:
-            self._thread.join()
+def png(heat: Tensor, path: object) -> None:
+    """Write the picture of a map (C, H, W), whatever the path ends with."""
+    pillow().fromarray(draw(heat)).save(path, format="PNG")

@@ -6,10 +6,11 @@ import argparse
 import time
 from pathlib import Path
 
-from backplay.cli.output import Progress, folder, print_json, whole
+from backplay.cli.output import folder, print_json, whole
 from backplay.cli.parser import Commands, add_command
 from backplay.errors import FileError
 from backplay.models.bundled import NETWORKS
+from backplay.progress import Progress
 
 HELD_OUT = 1000
 
@@ -25,8 +26,8 @@ def add(commands: Commands, given: list[str]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from backplay import zoo
+    from backplay.zoo.networks import save
     from backplay.zoo.training import accuracy, train
-    from backplay.zoo.weights import save
 
     out: Path = options.out or Path(f"{options.name}{'-spurious' if options.spurious else ''}.safetensors")
     folder(out.parent)

@@ -1,26 +1,20 @@
 """Which kernel each node gets, and the game solved on an input."""
 
-from backplay.games.decompose import decompose
-from backplay.games.moments import moments
 from backplay.games.play import Occupation, Play
 from backplay.games.presets import PRESETS, Preset, preset
 from backplay.games.reynolds import Reynolds
 from backplay.games.routing import RoutingGame
 from backplay.games.stopping import StoppingGame
 from backplay.games.sweep import sweep
-from backplay.values.decomposition import Decomposition
 
 __all__ = [
     "PRESETS",
-    "Decomposition",
     "Occupation",
     "Play",
     "Preset",
     "Reynolds",
     "RoutingGame",
     "StoppingGame",
-    "decompose",
-    "moments",
     "preset",
     "sweep",
 ]

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from backplay.errors import KeywordError, NonFiniteError
-from backplay.games.inputs import Target, part_of, read_target
-from backplay.games.progress import Progress
+from backplay.inputs import Target, part_of, read_target
 from backplay.network import Network
 from backplay.network.arguments import Arguments
-
-PATIENCE = 2.0  # seconds of work before progress is shown
+from backplay.progress import Progress
 
 Explain = Callable[[Arguments, Any], Sequence[Tensor]]
 
@@ -33,14 +31,11 @@ def in_parts(
     size = network.at_once(given.x) if at_once is None else at_once
     if given.batch <= size:
         return list(explain(given, target))
-    bar = Progress(given.batch, what, patience=PATIENCE)
     found: list[Sequence[Tensor]] = []
-    try:
+    with Progress(what, given.batch) as progress:
         for part, one in _parts(network, given, size):
             found.append(explain(one, part_of(target, given.batch, len(network.output.shape) - 1, part)))
-            bar.advance(one.batch)
-    finally:
-        bar.close()
+            progress.advance(one.batch)
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from backplay.errors import KeywordError, suggestion
-from backplay.games.keywords import Choice, Keyword, Number
+from backplay.keywords import Choice, Keyword, Number
 
 
 def keyword(accepts: Keyword) -> Any:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entries
-from backplay.errors import InputError, UnsupportedError
+from backplay.errors import InputError, UnsupportedError, list_words, scale_words, tensor_words
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
-from backplay.games.inputs import Aim, Target, check_hidden, read_target
-from backplay.games.keywords import SEED, Number
+from backplay.inputs import Aim, Target, check_hidden, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
+from backplay.keywords import SEED, Number
 from backplay.network import Network, Node
 from backplay.network.arguments import Arguments
 from backplay.network.attention import Attention
@@ -26,7 +26,6 @@ from backplay.trajectory.passes import Passed, nothing, pull
 from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
 from backplay.values.shared import Shared
-from backplay.words import list_words, scale_words, tensor_words
 
 if TYPE_CHECKING:
     from backplay.games.game import Game

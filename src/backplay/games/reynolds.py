@@ -13,10 +13,10 @@ from torch.nn import functional
 from backplay.entry import entry
 from backplay.errors import InputError, InputTypeError
 from backplay.games.batches import check_size
-from backplay.games.inputs import Target
-from backplay.games.keywords import SEED, Number
-from backplay.games.progress import Progress
+from backplay.inputs import Target
+from backplay.keywords import SEED, Number
 from backplay.network.graph import MANY
+from backplay.progress import Progress
 
 AVERAGE = {
     "n": Number(50, 1, note="draws"),
@@ -79,13 +79,9 @@ class Reynolds:
             raise InputError(f"Reynolds averages maps of images: the input must be (B, C, H, W), got {shape}.")
         targets = self._fixed_targets(x, target)
         settled: Any = getattr(self.game, "settled", nullcontext)
-        bar = Progress(self.n * len(x), "averaging transformed inputs", self.progress)
-        try:
-            with settled(x):
-                pairs = zip(x, targets, strict=True)
-                return torch.cat([self._one(image[None], single, bar, internal_batch_size) for image, single in pairs])
-        finally:
-            bar.close()
+        with Progress("averaging transformed inputs", self.n * len(x), self.progress) as bar, settled(x):
+            pairs = zip(x, targets, strict=True)
+            return torch.cat([self._one(image[None], single, bar, internal_batch_size) for image, single in pairs])
 
     def _fixed_targets(self, x: Tensor, target: Target) -> list[Any]:
         """The class of every sample, fixed on the untransformed input and checked once."""

@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from backplay.games.game import Game, Model
-from backplay.games.inputs import Aim
+from backplay.games.game import Game, Model, structural_kernel
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
-from backplay.games.structure import structural_kernel
+from backplay.inputs import Aim
 from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
 from backplay.kernels.linear import RoutingLinear, Sharing

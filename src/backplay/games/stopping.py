@@ -7,11 +7,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from backplay.games.game import Game, Model
-from backplay.games.inputs import Aim
+from backplay.games.game import Game, Model, structural_kernel
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
-from backplay.games.structure import structural_kernel
+from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.prepared import reality, signed_weight, stopping_total

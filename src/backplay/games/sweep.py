@@ -11,8 +11,9 @@ import torch
 from backplay.entry import entry
 from backplay.errors import InputTypeError, KeywordError
 from backplay.games.game import Game
-from backplay.games.inputs import Inputs, Target
 from backplay.games.play import Play
+from backplay.inputs import Target
+from backplay.network.arguments import Inputs
 from backplay.values.shared import Shared
 
 

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.games.keywords import Number
+from backplay.keywords import Number
 from backplay.methods.bilinear import Softmax, halves
 from backplay.methods.propagation import Rules, propagate
 from backplay.methods.registry import method
-from backplay.methods.replay import differentiated
 from backplay.methods.rules import Activating
-from backplay.methods.subject import Subject
+from backplay.methods.subject import Subject, differentiated
 from backplay.methods.tokens import Tokens, find_tokens
 from backplay.network import Node
 from backplay.network.attention import Attention

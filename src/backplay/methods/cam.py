@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backplay.games.keywords import Choice, Place
+from backplay.keywords import Choice, Layer
 from backplay.methods.maps import find_map
 from backplay.methods.registry import method
-from backplay.methods.replay import differentiated
-from backplay.methods.subject import Subject
+from backplay.methods.subject import Subject, differentiated
 from backplay.values.forward import Values
 
 Formula = Callable[[Tensor, Tensor], Tensor]  # activations and gradients (B, C, h, w) -> weights that broadcast
 
 _PARAMS = {
-    "layer": Place(note="where the feature map is read; None: the last one before pooling and flattening"),
+    "layer": Layer(note="where the feature map is read; None: the last one before pooling and flattening"),
     "rectify": Choice(False, (False, True), note="whether the sum over channels ends in a ReLU"),
 }
 

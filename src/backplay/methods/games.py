@@ -1,16 +1,16 @@
-"""The games as methods: SG, RG and RG+Eq."""
+"""The games as methods: SG, RG and RG+Eq; games averaged over moved images, whatever a model calls its image."""
 
 from __future__ import annotations
 
 from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from backplay.games import Play, RoutingGame, StoppingGame
+from backplay.games import Play, Reynolds, RoutingGame, StoppingGame
 from backplay.games.modes import RoutingModes, StoppingModes
 from backplay.games.reynolds import AVERAGE
-from backplay.methods.average import averaged
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
 
@@ -70,3 +70,25 @@ def equivariant_routing(subject: Subject, **params: Any) -> Tensor:
     average = {name: params.pop(name) for name in AVERAGE}
     game = RoutingGame(subject.network, **params)
     return averaged(subject, game, **average)
+
+
+def averaged(subject: Subject, game: RoutingGame | StoppingGame, **average: Any) -> Tensor:
+    """The game's map, averaged; what stands beside the image stays as it is."""
+    maps = [Reynolds(_Sample(one, game), **average).attribute(one.x, one.target) for one in subject.samples()]
+    return torch.cat(maps)
+
+
+class _Sample:
+    """A game on one sample: it takes the image alone, as `Reynolds` moves it, and puts it among the sample's inputs."""
+
+    def __init__(self, subject: Subject, game: RoutingGame | StoppingGame) -> None:
+        self.subject, self.game = subject, game
+
+    def together(self, x: Tensor) -> int:
+        return self.subject.network.together(x)
+
+    def targets(self, x: Tensor, target: Tensor) -> Tensor:
+        return target
+
+    def attribute(self, x: Tensor, target: Any = None) -> Tensor:
+        return self.game.attribute(self.subject.beside([x]), target)

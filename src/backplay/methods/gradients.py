@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from backplay.games import StoppingGame
-from backplay.games.keywords import Choice, Number
 from backplay.games.reynolds import AVERAGE
-from backplay.methods.average import averaged
+from backplay.keywords import Choice, Number
 from backplay.methods.deeplift import POSITIVE, RESCALE, Rule, gauss_legendre, multipliers
+from backplay.methods.games import averaged
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
 from backplay.values.forward import Values

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.games.keywords import Choice, Number
-from backplay.games.progress import Progress
+from backplay.keywords import Choice, Number
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
-
-_PATIENCE = 2.0  # seconds of work before progress is shown
+from backplay.progress import Progress
 
 _BASELINES = ("segment", "mean", "zero")
 _PARAMS = {
@@ -61,8 +59,8 @@ def lime(subject: Subject, n: int, segments: int, seed: int, baseline: str, widt
         weights = torch.exp(-distance.square() / width**2).sqrt()
         return weighted_ridge(shown, puzzle.ask(shown), weights, ridge)
 
-    bar = Progress(n * len(subject.x), "LIME: perturbed images", patience=_PATIENCE)
-    return _pictures(subject, segments, baseline, bar, fit)
+    with Progress("LIME: perturbed images", n * len(subject.x)) as bar:
+        return _pictures(subject, segments, baseline, bar, fit)
 
 
 @method(
@@ -91,8 +89,8 @@ def kernel_shap(subject: Subject, n: int, segments: int, seed: int, baseline: st
         shown, weights = coalitions(puzzle.pieces, n, torch.Generator().manual_seed(seed))
         return constrained_regression(shown, puzzle.ask(shown) - nothing, weights, everything - nothing)
 
-    bar = Progress((n + 2) * len(subject.x), "KernelSHAP: perturbed images", patience=_PATIENCE)
-    return _pictures(subject, segments, baseline, bar, fit)
+    with Progress("KernelSHAP: perturbed images", (n + 2) * len(subject.x)) as bar:
+        return _pictures(subject, segments, baseline, bar, fit)
 
 
 class Puzzle:
@@ -118,11 +116,8 @@ class Puzzle:
 
 def _pictures(subject: Subject, segments: int, baseline: str, bar: Progress, fit: Callable[[Puzzle], Tensor]) -> Tensor:
     """Every pixel with the coefficient of its piece, (B, 1, H, W)."""
-    try:
-        puzzles = [Puzzle(one, segments, baseline, bar) for one in subject.samples()]
-        pictures = [fit(p).to(p.labels.device, p.image.dtype)[p.labels] for p in puzzles]
-    finally:
-        bar.close()
+    puzzles = [Puzzle(one, segments, baseline, bar) for one in subject.samples()]
+    pictures = [fit(p).to(p.labels.device, p.image.dtype)[p.labels] for p in puzzles]
     return torch.stack(pictures)[:, None]
 
 

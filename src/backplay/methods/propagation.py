@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.games.structure import structural_kernel
+from backplay.games.game import structural_kernel
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure, PassThrough, Split
 from backplay.methods.bilinear import Bilinear, Factors, Softmax
 from backplay.methods.rules import Box, Boxed, Epsilon, Propagation, Rule, over, sees_input

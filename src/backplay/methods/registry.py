@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from backplay.entry import entry
 from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
-from backplay.games.inputs import Inputs, Target, check_hidden
-from backplay.games.keywords import Keyword
+from backplay.inputs import Target, check_hidden
+from backplay.keywords import Keyword
 from backplay.methods.example import guess
 from backplay.methods.maps import last_map
 from backplay.methods.rules import has_first_layer
 from backplay.methods.subject import Subject, has_attention, has_convolutions
 from backplay.methods.tokens import find_tokens
 from backplay.network import Model, Network, read_model
-from backplay.network.arguments import Arguments
+from backplay.network.arguments import Arguments, Inputs
 from backplay.network.captures import Captures
 
 NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from backplay.errors import KeywordError
-from backplay.games.keywords import Choice, Number
+from backplay.keywords import Choice, Number
 from backplay.methods.bilinear import Softmax
 from backplay.methods.propagation import Rules, relevance
 from backplay.methods.registry import method

@@ -10,13 +10,14 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from backplay.games.inputs import Inputs, Target, read_target
-from backplay.network import Model, Network, read_model
-from backplay.network.arguments import Arguments
+from backplay.inputs import Target, read_target
+from backplay.network import Model, Network, Node, read_model
+from backplay.network.arguments import Arguments, Inputs
 from backplay.network.attention import Attention
 from backplay.network.captures import Captures
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine
+from backplay.network.nodes import Affine, Overlay
+from backplay.values.forward import Values
 
 _estranged: WeakSet[Network] = WeakSet()  # captures that differ from their models from the start
 
@@ -120,3 +121,22 @@ def has_convolutions(network: Network) -> bool:
     found = [(n, n.map) for n in network.nodes if isinstance(n, Affine) and isinstance(n.map, Convolution)]
     constants = network.weights().constants
     return any(max(node.weight(constants).shape[2:]) > min(geometry.stride, default=1) for node, geometry in found)
+
+
+def replayed(values: Values, start: Node, leaf: Tensor) -> Tensor:
+    """Logits with another value at a node; nothing in front of it is run, or differentiated, again."""
+    network = values.network
+    again = {start: leaf}
+    scope = Overlay(again, values)
+    for node in network.nodes[network.nodes.index(start) + 1 :]:
+        if any(operand in again for operand in node.inputs):
+            again[node] = node.run(scope)
+    return again[network.output]
+
+
+def differentiated(values: Values, start: Node, weights: Tensor) -> Tensor:
+    """Gradient at a node of the logits, weighed by `weights` of their shape; no hooks."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = values[start].detach().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(replayed(values, start, leaf), leaf, weights.clone())
+    return gradient

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entries, entry
-from backplay.errors import KeywordError
+from backplay.errors import KeywordError, list_words
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.kernels.tags import pull_tagged
 from backplay.network import Node
@@ -21,7 +21,6 @@ from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.comparison import Comparison, Ends
 from backplay.trajectory.overlap import Meeting, Surviving, prefixes
 from backplay.trajectory.passes import apart, arrived, beside, nothing
-from backplay.words import list_words
 
 if TYPE_CHECKING:
     from backplay.games.play import Play

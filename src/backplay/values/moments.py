@@ -10,9 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from backplay.entry import at
-from backplay.errors import UnsupportedError
-from backplay.network import Node
+from backplay.entry import at, entry
+from backplay.errors import UnsupportedError, tensor_words
+from backplay.keywords import Choice, Number
+from backplay.network import Model, Node, read_model
+from backplay.network.arguments import Inputs
+from backplay.network.captures import Captures
 from backplay.network.elementwise import replay
 from backplay.network.linear import Averaging
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
@@ -21,7 +24,6 @@ from backplay.values.gates import reach
 from backplay.values.normal import density, normal_cdf
 from backplay.values.powers import in_blocks
 from backplay.values.quadrature import moments_of
-from backplay.words import tensor_words
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,3 +206,24 @@ def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     above = (1 + (size.square() - 1) * tail - size * edge - excess.square()).clamp(0, 1)
     expected = mean.clamp(min=0) + deviation * excess
     return expected, variance * torch.where(mean > 0, above, below)
+
+
+@entry
+def moments(
+    model: Model,
+    x: Inputs,
+    input_variance: float,
+    mean: Literal["real", "filtered"] = "real",
+    additional_forward_args: Any = None,
+) -> Moments:
+    """Mean and variance at every node under independent Gaussian noise of `input_variance` on every input element.
+
+    `mean="real"` is what the games use; `mean="filtered"` is the textbook filter, which Monte-Carlo can check.
+
+    >>> bp.moments(model, x, 0.1)["fc"].variance
+    """
+    input_variance = Number(0.0, 0).check("input_variance", input_variance)
+    Choice("real", ("real", "filtered")).check("mean", mean)
+    network, inputs = Captures(read_model(model, "moments")).prepare(x, additional_forward_args)
+    with torch.inference_mode(False), torch.no_grad():
+        return Moments(Values(network, inputs, network.weights()), input_variance, mean).advance()

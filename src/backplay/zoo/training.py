@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from backplay.errors import KeywordError
-from backplay.games.keywords import SEED
+from backplay.keywords import SEED
 from backplay.zoo.networks import Classifier, build, check, fold, vgg
 from backplay.zoo.scenes import Batch, images
 from backplay.zoo.shapes import CLASSES
 
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+Report = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 PIECE = 500  # pictures drawn between two reports
 COVERED = 0.3  # share of a cell from which on it lies on the object
 
@@ -47,7 +47,7 @@ SPURIOUS_RECIPES = {  # the cue is learned soon, and before the outlines are
 
 
 def train(
-    name: str, spurious: bool = False, seed: int = 0, progress: Progress | None = None, steps: int | None = None
+    name: str, spurious: bool = False, seed: int = 0, progress: Report | None = None, steps: int | None = None
 ) -> Classifier:
     """The network `name`, trained from nothing, in eval mode; seed 0 gives the stored weights.
 
@@ -74,7 +74,7 @@ def _silent(what: str, done: int, of: int) -> None:
     pass
 
 
-def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Progress) -> Batch:
+def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Report) -> Batch:
     """The training pictures. Without the cue as a lesson it is there by lot, so that networks learn to pass it over."""
     n = min(recipe.pool, sum(recipe.steps) * recipe.batch)
     parts: list[Batch] = []
@@ -87,7 +87,7 @@ def _pool(recipe: Recipe, spurious: bool, seed: int, progress: Progress) -> Batc
 
 
 def _fit(
-    model: Classifier, pool: Batch, recipe: Recipe, cycle: int, lots: np.random.Generator, progress: Progress
+    model: Classifier, pool: Batch, recipe: Recipe, cycle: int, lots: np.random.Generator, progress: Report
 ) -> None:
     """One cycle of training, in place."""
     steps, rate = recipe.steps[cycle], recipe.rate / 2**cycle

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError, NonFiniteError
-from backplay.network.arguments import Arguments, Inputs
-
-__all__ = ["Aim", "Inputs", "Target", "check_hidden", "part_of", "read_target"]
 
 Target = int | Sequence[Any] | Tensor | None
+
+
+class Padded(Protocol):
+    """Forward arguments, one of which may be an attention mask."""
+
+    def mask(self, length: int) -> Tensor | None:
+        """(B, length) which positions are read, above 0, and which are padding; None where nothing says so."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Aim:
         return self.signed(logits) * logits
 
 
-def read_target(target: Target, logits: Tensor, inputs: Arguments | None = None) -> Aim:
+def read_target(target: Target, logits: Tensor, inputs: Padded | None = None) -> Aim:
     """What a target means for an output of shape (B, …, K).
 
     A target is a class, a whole index (position…, class), or weights like the logits or like one sample's. On
@@ -118,7 +123,7 @@ def _weights(target: Tensor, logits: Tensor) -> Tensor:
     return weights
 
 
-def _indices(target: Any, logits: Tensor, inputs: Arguments | None) -> Tensor:
+def _indices(target: Any, logits: Tensor, inputs: Padded | None) -> Tensor:
     """(B, n) the whole index of each sample's target."""
     batch, depth = logits.shape[0], logits.ndim - 1
     classes = _classes(target, batch, depth)
@@ -143,7 +148,7 @@ def _indices(target: Any, logits: Tensor, inputs: Arguments | None) -> Tensor:
     return torch.cat([place, classes[:, None]], 1)
 
 
-def _last(logits: Tensor, inputs: Arguments | None) -> Tensor:
+def _last(logits: Tensor, inputs: Padded | None) -> Tensor:
     """(B,) the last position that is no padding."""
     length = logits.shape[1]
     mask = None if inputs is None else inputs.mask(length)
@@ -214,7 +219,7 @@ def part_of(target: Target, batch: int, depth: int, part: slice) -> Any:
 # ---------------------------------------------------------------- padding
 
 
-def check_hidden(inputs: Arguments, maps: Sequence[Tensor], logits: torch.Size) -> None:
+def check_hidden(inputs: Padded, maps: Sequence[Tensor], logits: torch.Size) -> None:
     """Refuse a class score that rests on positions which the attention mask hides.
 
     Causal classifiers read the last position: right of a padded text, where its embeddings are given, that is padding.

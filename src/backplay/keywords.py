@@ -78,7 +78,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Place:
+class Layer:
     """The name of a module or node; None leaves it to the method."""
 
     default: str | None = None
@@ -96,6 +96,6 @@ class Place:
         return "the name of a module or node, or None"
 
 
-Keyword = Number | Choice | Place
+Keyword = Number | Choice | Layer
 
 SEED = Number(0, note="fixes every draw")
