@@ -17,8 +17,8 @@ Target = int | Sequence[Any] | Tensor | None
 class Padded(Protocol):
     """Forward arguments, one of which may be an attention mask."""
 
-    def mask(self, length: int) -> Tensor | None:
-        """(B, length) which positions are read, above 0, and which are padding; None where nothing says so."""
+    def mask(self, positions: int) -> Tensor | None:
+        """(B, positions) which are read, above 0, and which are padding; None where nothing says so."""
         ...
 
 

@@ -8,9 +8,9 @@ import torch
 
 import backplay as bp
 from attention.test_enumeration import drawn
-from backplay.symmetry.assignment import _shortest_paths, assign
+from backplay.symmetry.channels import read_channels
 from backplay.symmetry.families import Forest, Leaf
-from backplay.symmetry.transforms import channels_of
+from backplay.symmetry.pairing import _shortest_paths, assign
 from closeness import assert_near
 from networks import lively, photo
 from trajectory.symmetric import NETWORKS, Transformer, make, mlp
@@ -130,7 +130,7 @@ def test_heads_by_hand(fused):
 
 def families(network, x):
     """Sizes of the families of a network: a number for channels, nested lists for cells."""
-    found = channels_of(network, network.check({0: x}))
+    found = read_channels(network, network.check({0: x}))
 
     def sizes(members):
         if isinstance(members[0], Leaf):

@@ -35,11 +35,19 @@ from backplay.network.nodes import (
     Select,
     Sum,
 )
-from backplay.symmetry.ledger import Ledger, Place, line
+from backplay.symmetry.ledger import Axis, Ledger, line
 from backplay.symmetry.origins import Origins, refs
+from backplay.values.forward import Values
 
 _PER_CHANNEL = ("batch_norm", "prelu", "group_norm", "instance_norm")  # constants lie along axis 1
 _MANY = 256  # sets of channels that one node may tell apart
+
+
+def read_channels(network: Network, inputs: Mapping[Any, Any]) -> Channels:
+    """The channels of a network, found on the first sample of an input."""
+    first = {k: v[:1] if isinstance(v, Tensor) and v.ndim else v for k, v in inputs.items()}
+    with torch.inference_mode(False), torch.no_grad():
+        return Channels(network, Values(network, first, network.weights()))
 
 
 class Channels:
@@ -47,7 +55,7 @@ class Channels:
 
     def __init__(self, network: Network, values: Mapping[Any, Any]) -> None:
         self.network, self.values = network, values
-        self.ledger, self.places = Ledger(), list[Place]()
+        self.ledger, self.axes = Ledger(), list[Axis]()
         self._labels: dict[Node, Tensor] = {}
         self._names, self._origins = network.parameter_names(), Origins(network, values)
         for node in network.nodes:
@@ -59,6 +67,10 @@ class Channels:
         """The channels of what a named module computes, in their order."""
         labels = self._labels[self.network.find(name)]
         return (torch.unique(labels[labels > 0]) - 1).tolist()
+
+    def labels(self, node: Node) -> Tensor | None:
+        """Like the node's value on one sample: the channel of each element by its number plus 1, 0 for none."""
+        return self._labels.get(node)
 
     def signatures(self) -> list[int]:
         """A number for each channel that tells at which nodes it stands and how often; none may replace another's."""
@@ -170,11 +182,11 @@ class Channels:
         self._put(self._names[ref], axis, labels, node, makes)
 
     def _put(self, name: str, axis: int, labels: Tensor, node: Node, makes: bool) -> None:
-        for place in self.places:
-            if (place.parameter, place.axis) == (name, axis):  # a reused module: both uses speak of one parameter
-                self.ledger.tie(place.labels, labels)
+        for known in self.axes:
+            if (known.parameter, known.number) == (name, axis):  # a reused module: both uses read one parameter
+                self.ledger.tie(known.labels, labels)
                 return
-        self.places.append(Place(name, axis, labels.cpu().clone(), makes, node))
+        self.axes.append(Axis(name, axis, labels.cpu().clone(), makes, node))
 
     # ---------------------------------------------------------------- elementwise nodes and wires
 

@@ -186,7 +186,7 @@ class Forest:
     def families(self) -> list[list[Member]]:
         """Lists of members that may change places, those of early layers first."""
         found = self._families(self._free, self._loose)
-        return sorted(found, key=lambda members: min(channels_of(members)))
+        return sorted(found, key=lambda members: min(channels_in(members)))
 
     def _families(self, units: Sequence[int], cells: Sequence[int]) -> list[list[Member]]:
         found: list[list[Member]] = []
@@ -228,10 +228,39 @@ def _by(key: Callable[[int], int], items: Sequence[int]) -> list[list[int]]:
     return [found[k] for k in sorted(found)]
 
 
-def channels_of(members: Sequence[Member]) -> list[int]:
+def channels_in(members: Sequence[Member]) -> list[int]:
     """All channels of a family."""
     found: list[int] = []
     for member in members:
-        below = [member.channels] if isinstance(member, Leaf) else [channels_of(inner) for inner in member.inner]
+        below = [member.channels] if isinstance(member, Leaf) else [channels_in(inner) for inner in member.inner]
         found += [c for channels in below for c in channels]
+    return found
+
+
+def leaf_kinds(members: Sequence[Member]) -> list[list[Leaf]]:
+    """The leaves of a family, kind by kind: leaves in the same place of cells that are equals are of one kind."""
+    if isinstance(members[0], Leaf):
+        return [[m for m in members if isinstance(m, Leaf)]]
+    cells = [m for m in members if isinstance(m, Branch)]
+    inner = [[m for cell in cells for m in cell.inner[k]] for k in range(len(cells[0].inner))]
+    return [leaves for same in inner for leaves in leaf_kinds(same)]
+
+
+def turns(members: Sequence[Member]) -> int:
+    """How many turns of a family pair each of its leaves with each of the same kind."""
+    first = members[0]
+    return len(members) * (1 if isinstance(first, Leaf) else max(turns(inner) for inner in first.inner))
+
+
+def turned(left: Sequence[Member], right: Sequence[Member], turn: int) -> list[tuple[Leaf, Leaf]]:
+    """The pairs of one turn: each member with the one `turn` places on, and so on within cells."""
+    further, turn = divmod(turn, len(left))
+    found: list[tuple[Leaf, Leaf]] = []
+    for k, one in enumerate(left):
+        other = right[(k + turn) % len(right)]
+        if isinstance(one, Leaf) and isinstance(other, Leaf):
+            found.append((one, other))
+        elif isinstance(one, Branch) and isinstance(other, Branch):
+            for mine, theirs in zip(one.inner, other.inner, strict=True):
+                found += turned(mine, theirs, further)
     return found

@@ -12,14 +12,14 @@ from backplay.network.nodes import Node
 
 
 @dataclass
-class Place:
-    """One axis of a parameter: `labels` says, position by position, which channel it belongs to (0: none).
+class Axis:
+    """One axis of a parameter, whose entries move with channels; `labels` (positions,) says with which.
 
     The columns of a grouped convolution belong to other channels in every group: there `labels` is (rows, columns).
     """
 
     parameter: str
-    axis: int
+    number: int  # of the axis among the parameter's
     labels: Tensor
     makes: bool  # the axis of what a layer computes, not of what it reads
     node: Node

@@ -1,86 +1,238 @@
-"""The smallest distance over renamings of hidden channels (S33), sample by sample."""
+"""`H_perm`: the distance up to a renaming of hidden channels, sample by sample (sec:model-distance-invariances, S33).
+
+With all other families fixed, BC is a sum over the pairs of one family: what of the overlap arrives at a pair, times
+the overlap that is still to come from it. So the best renaming of a family is a linear assignment. Where a walk crosses
+a family several times, as it does a residual stream, the sum is over single crossings, the others as they are: linear
+to first order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from backplay.symmetry.permutation import candidates
+from backplay.kernels.kernel import WALK, Kernel, Measure
+from backplay.network import Network, Node
+from backplay.network.mass import Mass, aligned
+from backplay.network.nodes import Input
+from backplay.symmetry.channels import Channels, read_channels
+from backplay.symmetry.families import Forest, Member, channels_in, turned, turns
+from backplay.symmetry.matching import ByWeights, Families, by_mass
+from backplay.symmetry.pairing import Gains, pair
+from backplay.symmetry.transforms import permuted, shuffle
 from backplay.trajectory.hellinger import INVARIANT, Hellinger
+from backplay.trajectory.overlap import Meeting, unit
+from backplay.trajectory.passes import resume
+from backplay.trajectory.roots import common_root
+from backplay.trajectory.survival import ahead_of, expect
+from backplay.values.shared import Shared
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-NOTHING = 1e-7  # a smaller distance is rounding: √ of an error in the last digits of BC
-
-
-class Nearest(Hellinger):
-    """Several comparisons of the same samples, each sample with the one nearest to it: samples never interact."""
-
-    def __init__(self, found: list[Hellinger]) -> None:
-        self.found = found
-        self.a, self.b, self.conditioning = found[0].a, found[0].b, found[0].conditioning
-        self.chosen = torch.stack([h.distance for h in found]).argmin(0)
-        curves = zip(*(h.by_layer for h in found), strict=True)
-        self.by_layer = [(c[0][0], self._pick([bc for _, bc in c])) for c in curves]
-
-    def _pick(self, values: list[Tensor]) -> Tensor:
-        return torch.stack(values)[self.chosen, torch.arange(len(self.chosen), device=self.chosen.device)]
-
-    def _ask(self, question: Callable[[Hellinger], Tensor]) -> Tensor:
-        return self._pick([question(h) for h in self.found])
-
-    @property
-    def bc(self) -> Tensor:
-        return self._ask(lambda h: h.bc)
-
-    @property
-    def cemetery_overlap(self) -> Tensor:
-        return self._ask(lambda h: h.cemetery_overlap)
-
-    @property
-    def constant_overlap(self) -> Tensor:
-        return self._ask(lambda h: h.constant_overlap)
-
-    @property
-    def cemetery_disagreement(self) -> Tensor:
-        return self._ask(lambda h: h.cemetery_disagreement)
-
-    @property
-    def constant_disagreement(self) -> Tensor:
-        return self._ask(lambda h: h.constant_disagreement)
-
-    def _log_survival(self, side: int) -> Tensor:
-        return self._ask(lambda h: h.log_survival_b if side else h.log_survival_a)
-
-    @cached_property
-    def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
-        parts = zip(*(h._given_survival for h in self.found), strict=True)
-        alpha_a, alpha_b, beta = (self._pick(list(part)) for part in parts)
-        return alpha_a, alpha_b, beta
-
-    def _map(self, kind: str, conditioned: bool) -> Tensor:
-        return self._ask(lambda h: h._map(kind, conditioned))
-
-    def bc_forward(self) -> Tensor:
-        return self._ask(lambda h: h.bc_forward())
+SWEEPS = 10  # of assignments over all families, at most, from one start
+STARTS = 2  # random ones, beside the channels as they are, as weights match and as masses match
+TURNS = 64  # pairs of a family that needs more of them stay as they started: each turn costs a forward pass
+NOTHING = 1e-14  # more overlap than 1 − NOTHING is all of it
 
 
 def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
-    """A against the candidate that is nearest to it, for each sample; those nearest to none are dropped on the way."""
-    kept: list[Hellinger] = []
-    for candidate in candidates(a, b):
-        kept.append(Hellinger(a, candidate, conditioning))
-        distances = torch.stack([h.distance for h in kept])
-        best = set(distances.argmin(0).tolist())
-        kept = [h for k, h in enumerate(kept) if k in best]
-        if bool((distances.amin(0) < NOTHING).all()):
+    """A against B renamed, each sample in the way that brings it nearest; an upper bound of the true minimum."""
+    for play in (a, b):
+        play.check_unchanged("rename its channels")
+    with torch.inference_mode(False), torch.no_grad():
+        channels = read_channels(b.network, b.inputs)
+        families = Forest(channels.ledger, channels.signatures()).families()
+        found = [_nearest(*(_sample(p, k) for p in (a, b)), channels, families) for k in range(len(a.value))]
+    return Hellinger(a, b, conditioning, found)
+
+
+def _sample(play: Play, k: int) -> Play:
+    """One sample of a play, as a play."""
+    inputs, part = play.inputs, slice(k, k + 1)
+    if inputs.batch == 1:
+        return play
+    by_sample = [key for key in {*inputs.explained, *play.network.signature.per_sample} if len(inputs[key]) > 1]
+    one = inputs.with_values({key: inputs[key][part] for key in by_sample})
+    return type(play)(play.game, play.network, one, play.aim.part(part).given)
+
+
+def _nearest(a: Play, b: Play, channels: Channels, families: Families) -> Meeting:
+    """The meeting of A with the renaming of B that overlaps most."""
+    search = Search(a, b, channels, families)
+    best = search.look(torch.arange(len(channels.ledger)))
+    for start in search.starts() if families else ():
+        if best.bc > 1 - NOTHING:
             break
-    return kept[0] if len(kept) == 1 else Nearest(kept)
+        found = search.improved(start)
+        best = found if found.bc > best.bc else best
+    identity = torch.equal(best.source, torch.arange(len(best.source)))
+    return Meeting(a, b if identity else b.on(search.network(best.source)))
+
+
+@dataclass(frozen=True)
+class Look:
+    """The overlap of A and B renamed by `source`: in all, what arrives at each state, what is still to come there."""
+
+    source: Tensor
+    bc: float
+    arriving: dict[Node, Mass]
+    coming: dict[Node, Mass]
+
+
+@dataclass
+class Renamed:
+    """B with channels renamed: as much of a play as the overlap with A needs."""
+
+    b: Play
+    network: Network
+
+    @property
+    def value(self) -> Tensor:
+        return self.b.value
+
+    def root(self, measure: Measure = WALK) -> Tensor:
+        return self.b.root(measure)
+
+    @cached_property
+    def _values(self) -> Any:
+        return self.b.game.values(Shared(self.network, self.b.inputs, self.network.weights()))
+
+    @cached_property
+    def _kernels(self) -> dict[Node, Kernel]:
+        return {}
+
+    def kernel(self, node: Node) -> Kernel:
+        if node not in self._kernels:
+            self._kernels[node] = self.b.game.kernel(node, self._values)
+        return self._kernels[node]
+
+
+class Search:
+    """Renamings of B with more and more overlap, on one sample. Nodes are A's."""
+
+    def __init__(self, a: Play, b: Play, channels: Channels, families: Families) -> None:
+        self.a, self.b, self.channels, self.families = a, b, channels, families
+        self._best: dict[tuple[tuple[int, ...], int], Tensor] = {}  # for starts that come to the same renaming
+        pairs = zip(a.network.nodes, b.network.nodes, strict=True)
+        self.labels = {node: found for node, twin in pairs if (found := channels.labels(twin)) is not None}
+
+    def starts(self) -> Iterator[Tensor]:
+        """Renamings to start from: likely ones, then random ones."""
+        yield by_mass(self.a, self.b, self.channels, self.families)
+        yield ByWeights(self.a, self.b, self.channels, self.families).renaming()
+        yield torch.arange(len(self.channels.ledger))
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(STARTS):
+            source = torch.arange(len(self.channels.ledger))
+            for members in self.families:
+                shuffle(source, members, members, generator)
+            yield source
+
+    def improved(self, start: Tensor) -> Look:
+        """The best order of one family after the other, until none of them adds to the overlap."""
+        here = self.look(start)
+        for _ in range(SWEEPS):
+            before = here.bc
+            for k, members in enumerate(self.families):
+                if turns(members) <= TURNS and here.bc <= 1 - NOTHING:
+                    there = self._assigned(here, k)
+                    here = there if there.bc > here.bc else here
+            if here.bc <= before + NOTHING:
+                break
+        return here
+
+    def _assigned(self, here: Look, family: int) -> Look:
+        """One family in its best order, all others given."""
+        members, key = self.families[family], (tuple(here.source.tolist()), family)
+        if key not in self._best:
+            source = here.source.clone()
+            for left, right in pair(members, members, self._gains(here, members))[1]:
+                source[list(left.channels)] = here.source[list(right.channels)]
+            self._best[key] = source
+        return here if torch.equal(self._best[key], here.source) else self.look(self._best[key])
+
+    def network(self, source: Tensor) -> Network:
+        return self.b.network.on(permuted(self.b.network.model, self.channels, source))
+
+    def _meeting(self, source: Tensor) -> Meeting:
+        return Meeting(self.a, cast("Play", Renamed(self.b, self.network(source))))
+
+    # ---------------------------------------------------------------- overlaps
+
+    def look(self, source: Tensor) -> Look:
+        """Both passes of the overlap (alg:hellinger-backward, alg:hellinger-forward)."""
+        meeting, network = self._meeting(source), self.a.network
+        kernels: dict[Node, Kernel] = {}
+
+        def kernel(node: Node) -> Kernel:
+            if node not in kernels:
+                kernels[node] = meeting.kernel(node)
+            return kernels[node]
+
+        found, left = common_root(meeting.a, meeting.b, meeting.twins)
+        found = resume(network, kernel, found, WALK)
+        visited = [n for n in self.a.visited() if n not in left]
+        coming = expect(network, kernel, visited, unit(self.a), ends=True)
+        arrived = [found.masses[n].total() for n in network.inputs if n in found.masses]
+        return Look(source, float(sum(arrived, found.ended())), found.masses, coming)
+
+    def _gains(self, here: Look, members: Sequence[Member]) -> Gains:
+        """What each pair of a family would carry: all pairs in as many renamings as the family has turns."""
+        gains = Gains(members)
+        own = torch.zeros(len(here.source) + 1, dtype=torch.bool)
+        own[torch.tensor(channels_in(members)) + 1] = True
+        inside = {node: own[labels] for node, labels in self.labels.items() if bool(own[labels].any())}
+        for turn in range(turns(members)):
+            pairs, source = turned(members, members, turn), here.source.clone()
+            for left, right in pairs:
+                source[list(left.channels)] = here.source[list(right.channels)]
+            carried = self._carried(here, self._meeting(source), inside)
+            for left, right in pairs:
+                gains.set(left, right, float(carried[[c + 1 for c in left.channels]].sum()))
+        return gains
+
+    def _carried(self, here: Look, meeting: Meeting, inside: dict[Node, Tensor]) -> Tensor:
+        """(labels,) overlap of the walks that cross a family once as `meeting` pairs it, and else as they are `here`.
+
+        `inside` says which states of a node belong to the family.
+        """
+        coming = self._coming(here, meeting, inside)
+        carried = torch.zeros(len(here.source) + 1, dtype=torch.float64)
+
+        def enter(node: Node, mass: Mass) -> None:
+            if node in inside and node in coming:
+                met = (mass.value * coming[node].value * inside[node]).double()
+                scale = torch.exp2(mass.exponent + coming[node].exponent)
+                carried.index_add_(0, self.labels[node].flatten(), (met * scale).flatten().cpu())
+
+        found, _ = common_root(meeting.a, meeting.b, meeting.twins)
+        for node, mass in found.masses.items():
+            enter(node, mass)
+        for node, mass in here.arriving.items():
+            if isinstance(node, Input) or not any(n in inside for n in self.a.kernel(node).carriers or node.carriers):
+                continue
+            outside = mass.value * ~inside[node] if node in inside else mass.value
+            step = meeting.kernel(node)
+            for operand, moved in zip(step.carriers or node.carriers, step.pull(outside, WALK), strict=True):
+                enter(operand, Mass(moved, mass.exponent, operand.layout))
+        return carried
+
+    def _coming(self, here: Look, meeting: Meeting, inside: dict[Node, Tensor]) -> dict[Node, Mass]:
+        """The overlap to come: inside the family as `meeting` pairs it, as it is `here` once the walk has left it."""
+        coming = dict(here.coming)
+        for node in self.a.network.nodes:
+            if node in inside and node in coming:
+                step = meeting.kernel(node)
+                within = ahead_of(node, step, [coming[n] for n in step.carriers or node.carriers], ends=True)
+                (new, old), common = aligned([within, here.coming[node]])
+                coming[node] = Mass(torch.where(inside[node], new, old), common, node.layout)
+        return coming
 
 
 INVARIANT["permutation"] = nearest

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from backplay.entry import entry
 from backplay.errors import InputError, UnsupportedError
-from backplay.network import Model, Network, read_model
+from backplay.network import Model, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
 from backplay.network.nodes import Affine
-from backplay.symmetry.channels import Channels
+from backplay.symmetry.channels import Channels, read_channels
 from backplay.symmetry.families import Branch, Forest, Leaf, Member
-from backplay.symmetry.ledger import Place, matching, present, renamed
-from backplay.values.forward import Values
+from backplay.symmetry.ledger import Axis, matching, present, renamed
 
 Factors = Mapping[str, float | Tensor]
 Permutations = Mapping[str, Tensor]
-
-
-def channels_of(network: Network, inputs: Mapping[Any, Any]) -> Channels:
-    """The channels of a network, seen on the first sample of an input."""
-    first = {k: v[:1] if isinstance(v, Tensor) and v.ndim else v for k, v in inputs.items()}
-    with torch.inference_mode(False), torch.no_grad():
-        return Channels(network, Values(network, first, network.weights()))
 
 
 @entry
@@ -58,13 +49,13 @@ def permuted(model: nn.Module, channels: Channels, source: Tensor) -> nn.Module:
     twin = copy.deepcopy(model)
     tensors = dict(twin.named_parameters()) | dict(twin.named_buffers())
     with torch.no_grad():
-        for place in sorted(channels.places, key=lambda p: p.labels.ndim):  # rows before the columns of each row
-            tensor = tensors[place.parameter]
-            if place.labels.ndim == 1:
-                tensor.copy_(tensor.index_select(place.axis, place.order(source).to(tensor.device)))
+        for axis in sorted(channels.axes, key=lambda p: p.labels.ndim):  # rows before the columns of each row
+            tensor = tensors[axis.parameter]
+            if axis.labels.ndim == 1:
+                tensor.copy_(tensor.index_select(axis.number, axis.order(source).to(tensor.device)))
                 continue
-            rows = next(p for p in channels.places if p.parameter == place.parameter and p.axis == 0).order(source)
-            order = matching(place.labels[rows], renamed(place.labels, source)).to(tensor.device)
+            rows = next(p for p in channels.axes if p.parameter == axis.parameter and p.number == 0).order(source)
+            order = matching(axis.labels[rows], renamed(axis.labels, source)).to(tensor.device)
             tensor.copy_(tensor.gather(1, order.view(*order.shape, *[1] * (tensor.ndim - 2)).expand(tensor.shape)))
     return twin
 
@@ -122,7 +113,7 @@ def rescale_neurons(model: Model, x: Inputs, factors: Factors | None = None, see
     fixed = forest.held | {unit[c] for c in channels.ledger.bound}
     sizes = torch.ones(len(channels.ledger), dtype=torch.float64)
     if factors is None:
-        rigid = fixed | {unit[c] for p in channels.places if not _scales(model, p) for c in present(p.labels)}
+        rigid = fixed | {unit[c] for p in channels.axes if not _scales(model, p) for c in present(p.labels)}
         drawn = torch.exp(torch.rand(len(sizes), generator=torch.Generator().manual_seed(seed)).double() * 2 - 1)
         for u in forest.units.keys() - rigid:
             sizes[forest.units[u]] = drawn[u]
@@ -138,38 +129,38 @@ def rescale_neurons(model: Model, x: Inputs, factors: Factors | None = None, see
     return _rescaled(model, channels, sizes)
 
 
-def _scales(model: nn.Module, place: Place) -> bool:
-    return isinstance(place.node, Affine) or _is_norm(model, place.parameter)
+def _scales(model: nn.Module, axis: Axis) -> bool:
+    return isinstance(axis.node, Affine) or _is_norm(model, axis.parameter)
 
 
 def _rescaled(model: nn.Module, channels: Channels, sizes: Tensor) -> nn.Module:
     twin = copy.deepcopy(model)
     tensors = dict(twin.named_parameters()) | dict(twin.named_buffers())
-    normed = {id(p.node) for p in channels.places if _is_norm(twin, p.parameter)}
+    normed = {id(p.node) for p in channels.axes if _is_norm(twin, p.parameter)}
     with torch.no_grad():
-        for place in channels.places:
-            factor = torch.where(place.labels > 0, sizes[(place.labels - 1).clamp(min=0)], 1.0)
+        for axis in channels.axes:
+            factor = torch.where(axis.labels > 0, sizes[(axis.labels - 1).clamp(min=0)], 1.0)
             if bool((factor == 1).all()):
                 continue
-            tensor = tensors[place.parameter]
-            power = _power(twin, place, id(place.node) in normed)
-            view = [-1 if d == place.axis else 1 for d in range(tensor.ndim)]
+            tensor = tensors[axis.parameter]
+            power = _power(twin, axis, id(axis.node) in normed)
+            view = [-1 if d == axis.number else 1 for d in range(tensor.ndim)]
             if factor.ndim == 2:  # the columns of a grouped convolution
                 view = [*factor.shape, *[1] * (tensor.ndim - 2)]
             tensor.mul_(factor.pow(power).to(tensor).view(view))
     return twin
 
 
-def _power(model: nn.Module, place: Place, normed: bool) -> int:
+def _power(model: nn.Module, axis: Axis, normed: bool) -> int:
     """How a parameter follows the size of its channels: as it is, inversely, or not at all."""
-    kind = place.parameter.rsplit(".", 1)[-1]
-    if _is_norm(model, place.parameter):
-        if isinstance(place.node, Affine):  # folded: the norm's own scale and shift size the outputs
+    kind = axis.parameter.rsplit(".", 1)[-1]
+    if _is_norm(model, axis.parameter):
+        if isinstance(axis.node, Affine):  # folded: the norm's own scale and shift size the outputs
             return int(kind in ("weight", "bias"))
         return int(kind in ("running_mean", "bias"))
-    if not _scales(model, place):
-        raise UnsupportedError(f"{place.parameter!r} acts on the channels; only affine layers and batch norms rescale.")
-    if not place.makes:
+    if not _scales(model, axis):
+        raise UnsupportedError(f"{axis.parameter!r} acts on the channels; only affine layers and batch norms rescale.")
+    if not axis.makes:
         return -1
     return 0 if normed else 1
 
@@ -180,4 +171,4 @@ def _is_norm(model: nn.Module, parameter: str) -> bool:
 
 
 def _analysed(model: Model, x: Inputs) -> Channels:
-    return channels_of(*Captures(read_model(model)).prepare(x))
+    return read_channels(*Captures(read_model(model)).prepare(x))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from backplay.entry import entries
@@ -22,6 +24,17 @@ class Ends:
     def total(self) -> Tensor:
         """(B,) all of it."""
         return self.alive.total() + self.constant + self.cemetery
+
+    @staticmethod
+    def joined(parts: Sequence[Ends]) -> Ends:
+        """The ends of several batches, one behind the other."""
+        ends = [torch.cat(tensors) for tensors in zip(*((p.cemetery, p.constant) for p in parts), strict=True)]
+        return Ends(joined([p.alive for p in parts]), ends[0], ends[1])
+
+
+def joined(parts: Sequence[Mass]) -> Mass:
+    """Mass at the inputs of several batches, (B, elements), one behind the other."""
+    return Mass(torch.cat([m.value for m in parts]), torch.cat([m.exponent for m in parts]), parts[0].layout)
 
 
 @entries

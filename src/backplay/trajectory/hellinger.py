@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ from backplay.network import Node
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
-from backplay.trajectory.comparison import Comparison, Ends
+from backplay.trajectory.comparison import Comparison, Ends, joined
 from backplay.trajectory.overlap import Meeting, Surviving, prefixes
 from backplay.trajectory.passes import apart, arrived, beside, nothing
 
@@ -34,20 +34,22 @@ class Hellinger(Comparison):
 
     With `conditioning="post-hoc"` the law given survival comes from one pass and a normalisation
     (eq:conditioned-bc-posthoc), with `"kernel"` from Doob-transformed kernels (eq:conditioned-geom-kernel).
+    `meetings` are the plays whose walks are compared, batch behind batch: A and B as they are, unless each sample of B
+    was renamed in its own way (S33).
     """
 
-    def __init__(self, a: Play, b: Play, conditioning: str = "post-hoc") -> None:
+    def __init__(
+        self, a: Play, b: Play, conditioning: str = "post-hoc", meetings: Sequence[Meeting] | None = None
+    ) -> None:
         self.a, self.b, self.conditioning = a, b, conditioning
-        self.meeting = Meeting(a, b)
+        self.meetings = [Meeting(a, b)] if meetings is None else meetings
         with torch.inference_mode(False), torch.no_grad():
-            own = [Ends(arrived(p.passed(WALK), p), p.cemetery, p.constant) for p in (a, b)]
-            found, curve = prefixes(self.meeting)
-        assert found.cemetery is not None
-        assert found.constant is not None
-        met = own[0] if a is b else Ends(arrived(found, a), found.cemetery, found.constant)
-        super().__init__(own[0], own[1], met)
+            ends, curves = zip(*(_compared(m) for m in self.meetings), strict=True)
+        own_a, own_b, both = (Ends.joined(parts) for parts in zip(*ends, strict=True))
+        super().__init__(own_a, own_b, both)
+        layers = zip(*curves, strict=True)
         self.by_layer: list[tuple[str, Tensor]] = [
-            (name, torch.ones_like(bc) if a is b else (bc / self._size).clamp(max=1)) for name, bc in curve
+            (parts[0][0], (torch.cat([bc for _, bc in parts]) / self._size).clamp(max=1)) for parts in layers
         ]
 
     def __repr__(self) -> str:
@@ -63,14 +65,13 @@ class Hellinger(Comparison):
     @cached_property
     def _surviving(self) -> Surviving:
         with torch.inference_mode(False), torch.no_grad():
-            return self.meeting.surviving()
+            return Surviving.joined([m.surviving() for m in self.meetings])
 
     @cached_property
     def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
         if self.conditioning == "kernel":
             s = self._surviving
-            met = s.alpha_a if self.a is self.b else s.beta
-            return s.alpha_a.double().plain(), s.alpha_b.double().plain(), met.double().plain()
+            return s.alpha_a.double().plain(), s.alpha_b.double().plain(), s.beta.double().plain()
         return self._normalised()
 
     # ---------------------------------------------------------------- maps
@@ -83,12 +84,12 @@ class Hellinger(Comparison):
     @property
     def cemetery_disagreement(self) -> Tensor:
         """(B,) `h²(†)`."""
-        return ((self.a.cemetery + self.b.cemetery) / 2 - self.cemetery_overlap).clamp(min=0)
+        return ((self._a.cemetery + self._b.cemetery) / 2 - self.cemetery_overlap).clamp(min=0)
 
     @property
     def constant_disagreement(self) -> Tensor:
         """(B,) `h²` of the constant elements."""
-        return ((self.a.constant + self.b.constant) / 2 - self.constant_overlap).clamp(min=0)
+        return ((self._a.constant + self._b.constant) / 2 - self.constant_overlap).clamp(min=0)
 
     def map(self, kind: Literal["trajectory", "marginal", "fraction"] = "trajectory", conditioned: bool = False) -> Any:
         """Like x, float64: where the plays disagree, if `conditioned` then among surviving trajectories only.
@@ -126,14 +127,29 @@ class Hellinger(Comparison):
     @cached_property
     def _tagged(self) -> tuple[tuple[Mass, Mass], tuple[Mass, Mass]]:
         with torch.inference_mode(False), torch.no_grad():
-            return tagged_marginals(self.a), tagged_marginals(self.b)
+            plays = [[m.a for m in self.meetings], [m.b for m in self.meetings]]
+            a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in plays)
+            (a_plus, a_minus), (b_plus, b_minus) = ([joined(masses) for masses in side] for side in (a, b))
+            return (a_plus, a_minus), (b_plus, b_minus)
 
     # ---------------------------------------------------------------- the other route
 
     def bc_forward(self) -> Tensor:
         """(B,) BC by the forward pass, which must agree with `bc` (eq:hellinger-cross-identity)."""
         with torch.inference_mode(False), torch.no_grad():
-            return self.meeting.forward()[0] / self._size
+            return torch.cat([m.forward()[0] for m in self.meetings]) / self._size
+
+
+def _compared(meeting: Meeting) -> tuple[tuple[Ends, Ends, Ends], list[tuple[str, Tensor]]]:
+    """The ends of both walks and of their overlap, and the overlap behind each layer; a play overlaps with itself."""
+    a, b = meeting.a, meeting.b
+    own = [Ends(arrived(p.passed(WALK), p), p.cemetery, p.constant) for p in (a, b)]
+    found, curve = prefixes(meeting)
+    if a is b:
+        return (own[0], own[0], own[0]), [(name, own[0].total()) for name, _ in curve]
+    assert found.cemetery is not None
+    assert found.constant is not None
+    return (own[0], own[1], Ends(arrived(found, a), found.cemetery, found.constant)), curve
 
 
 def tagged_marginals(play: Play) -> tuple[Mass, Mass]:

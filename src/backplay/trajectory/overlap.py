@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from backplay.kernels.streams import StreamKernel
 from backplay.network import Node
 from backplay.network.mass import Mass
 from backplay.network.nodes import Mix
+from backplay.trajectory.comparison import joined
 from backplay.trajectory.passes import Passed, arrived, resume
 from backplay.trajectory.roots import common_root
 from backplay.trajectory.survival import expect
@@ -78,8 +79,9 @@ class Meeting:
             for p, h in ((self.a, h_a), (self.b, _back(h_b, self.twins)))
         ]
         beta = _conditioned(self.a, self.kernel, overlap, both)
-        scale = Mass(beta.value, beta.exponent - (log_z[0] + log_z[1]) / 2, beta.layout)
-        return Surviving(alphas[0], alphas[1], scale, log_z[0], log_z[1])
+        scaled = Mass(beta.value, beta.exponent - (log_z[0] + log_z[1]) / 2, beta.layout)
+        met = alphas[0] if self.a is self.b else scaled
+        return Surviving(alphas[0], alphas[1], met, log_z[0], log_z[1])
 
 
 @dataclass
@@ -91,6 +93,13 @@ class Surviving:
     beta: Mass
     log2_a: Tensor
     log2_b: Tensor
+
+    @staticmethod
+    def joined(parts: Sequence[Surviving]) -> Surviving:
+        """Those of several batches, one behind the other."""
+        alpha_a, alpha_b, beta = (joined([getattr(p, n) for p in parts]) for n in ("alpha_a", "alpha_b", "beta"))
+        logs = [torch.cat([getattr(p, n) for p in parts]) for n in ("log2_a", "log2_b")]
+        return Surviving(alpha_a, alpha_b, beta, logs[0], logs[1])
 
 
 def unit(play: Play) -> Callable[[Node], Mass]:

@@ -32,11 +32,12 @@ def expect(
             found[node] = terminal(node)
         else:
             step = kernel(node)
-            found[node] = _expected(node, step, [found[n] for n in step.carriers or node.carriers], ends)
+            found[node] = ahead_of(node, step, [found[n] for n in step.carriers or node.carriers], ends)
     return found
 
 
-def _expected(node: Node, step: Kernel, below: list[Mass], ends: bool) -> Mass:
+def ahead_of(node: Node, step: Kernel, below: list[Mass], ends: bool) -> Mass:
+    """The same for the states of one node, from what their carriers expect."""
     values, common = aligned(below)
     ahead = Mass(step.push(values), common, node.layout)
     if not ends:
