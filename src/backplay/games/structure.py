@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from backplay.kernels.kernel import Duel, Kernel, Relabelling, Winner
+from backplay.kernels.kernel import Kernel
+from backplay.kernels.moves import Duel, Relabelling, Winner
 from backplay.network.nodes import Max, Node, Select, Wire
 from backplay.values.forward import Values
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,20 +14,123 @@ from torch import Tensor
 from backplay.entry import entries, entry
 from backplay.errors import KeywordError
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
-from backplay.kernels.tags import pull_tagged
 from backplay.network import Node
 from backplay.network.mass import Mass, aligned
-from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
-from backplay.trajectory.comparison import Comparison, Ends
-from backplay.trajectory.overlap import Meeting, Surviving, prefixes
-from backplay.trajectory.passes import apart, arrived, beside, nothing
+from backplay.trajectory.overlap import Surviving, TwoPlays, prefixes
+from backplay.trajectory.passes import Pass, Passed, arrived, by_input, no_mass, run, side_by_side
 from backplay.words import list_words
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
 KINDS = ("trajectory", "marginal", "fraction")
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a walk, or the overlap of two, has come to: the input (with its scale), † and constants (B,)."""
+
+    alive: Mass
+    cemetery: Tensor
+    constant: Tensor
+
+    @staticmethod
+    def of(passed: Passed, play: Play) -> Ends:
+        """What a walk, or an overlap that was carried through A's network, has come to."""
+        return Ends(arrived(passed, play), passed.losses.cemetery.clamp(max=1), passed.losses.constant)
+
+    def total(self) -> Tensor:
+        """(B,) all of it."""
+        return self.alive.total() + self.constant + self.cemetery
+
+
+@entries
+class Comparison:
+    """The trajectory laws of two plays compared; one number for each pair of samples, always float64.
+
+    A play compared with itself overlaps in its own walk: give `both` as that walk, and the distance is 0 because it is
+    the same play, however a processor rounds (`√(t·t)` is `t` in IEEE arithmetic).
+    """
+
+    def __init__(self, a: Ends, b: Ends, both: Ends) -> None:
+        self._a, self._b, self._both = a, b, both
+        # passes round: dividing by the masses that both walks really carried takes their roundings back out
+        self._size = (a.total() * b.total()).sqrt()
+
+    @property
+    def cemetery_overlap(self) -> Tensor:
+        """(B,) `β(†)`."""
+        return self._both.cemetery
+
+    @property
+    def constant_overlap(self) -> Tensor:
+        """(B,) `β` of the constant elements (S26)."""
+        return self._both.constant
+
+    @property
+    def bc(self) -> Tensor:
+        """(B,) Bhattacharyya coefficient of the trajectory laws (eq:bc-def)."""
+        return (self._both.total() / self._size).clamp(max=1)
+
+    @property
+    def distance(self) -> Tensor:
+        """(B,) `H = √(1 − BC)` (eq:hellinger-def)."""
+        return (1 - self.bc).sqrt()
+
+    @property
+    def survival_a(self) -> Tensor:
+        """(B,) `Z_A`, the probability of reaching an input element."""
+        return self.log_survival_a.exp()
+
+    @property
+    def survival_b(self) -> Tensor:
+        """(B,) `Z_B`."""
+        return self.log_survival_b.exp()
+
+    @property
+    def log_survival_a(self) -> Tensor:
+        """(B,) natural logarithm of `Z_A`, right even where `Z_A` is below any float."""
+        return self._log_survival(0)
+
+    @property
+    def log_survival_b(self) -> Tensor:
+        """(B,) natural logarithm of `Z_B`."""
+        return self._log_survival(1)
+
+    def _log_survival(self, side: int) -> Tensor:
+        mass = (self._a, self._b)[side].alive
+        return mass.layout.sum(mass.value).log() + mass.log_scale
+
+    @property
+    def bc_surviving(self) -> Tensor:
+        """(B,) BC of the laws given survival (eq:conditioned-bc-posthoc); NaN where a play never survives."""
+        a, b, both = (part.flatten(1).sum(1) for part in self._given_survival)
+        return (both / (a * b).sqrt()).clamp(max=1)
+
+    @property
+    def surviving(self) -> Tensor:
+        """(B,) `H_surv` (eq:conditioned-h2)."""
+        return (1 - self.bc_surviving).sqrt()
+
+    @cached_property
+    def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`α_A`, `α_B`, `β` at the input given survival, float64."""
+        return self._normalised()
+
+    def _normalised(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by one normalisation of what arrived (eq:conditioned-bc-posthoc)."""
+        a, b, both = self._a.alive, self._b.alive, self._both.alive
+        z_a, z_b = (m.layout.sum(m.value) for m in (a, b))
+        # powers of two cancel before anything is rounded to 0
+        shift = both.exponent - (a.exponent + b.exponent) / 2
+        beta = Mass(both.value.double(), shift, both.layout).plain()
+        spread = a.layout.spread
+        return (
+            a.value.double() / spread(z_a, a.value),
+            b.value.double() / spread(z_b, b.value),
+            beta / spread((z_a * z_b).sqrt(), beta),
+        )
 
 
 @entries
@@ -38,14 +143,11 @@ class Hellinger(Comparison):
 
     def __init__(self, a: Play, b: Play, conditioning: str = "post-hoc") -> None:
         self.a, self.b, self.conditioning = a, b, conditioning
-        self.meeting = Meeting(a, b)
+        self.plays = TwoPlays(a, b)
         with torch.inference_mode(False), torch.no_grad():
-            own = [Ends(arrived(p.passed(WALK), p), p.cemetery, p.constant) for p in (a, b)]
-            found, curve = prefixes(self.meeting)
-        assert found.cemetery is not None
-        assert found.constant is not None
-        met = own[0] if a is b else Ends(arrived(found, a), found.cemetery, found.constant)
-        super().__init__(own[0], own[1], met)
+            own = [Ends.of(p.passed(WALK), p) for p in (a, b)]
+            overlap, curve = prefixes(self.plays)
+        super().__init__(own[0], own[1], own[0] if a is b else Ends.of(overlap, a))
         self.by_layer: list[tuple[str, Tensor]] = [
             (name, torch.ones_like(bc) if a is b else (bc / self._size).clamp(max=1)) for name, bc in curve
         ]
@@ -63,7 +165,7 @@ class Hellinger(Comparison):
     @cached_property
     def _surviving(self) -> Surviving:
         with torch.inference_mode(False), torch.no_grad():
-            return self.meeting.surviving()
+            return self.plays.surviving()
 
     @cached_property
     def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,7 +200,7 @@ class Hellinger(Comparison):
         """
         if kind not in KINDS:
             raise KeywordError(f"kind={kind!r} is out of range: it must be one of {', '.join(map(repr, KINDS))}.")
-        return self.a.inputs.pack(apart(self._map(kind, conditioned), self.a))
+        return self.a.inputs.pack(by_input(self._map(kind, conditioned), self.a))
 
     def _map(self, kind: str, conditioned: bool) -> Tensor:
         """(B, elements) the map, all inputs side by side."""
@@ -133,28 +235,37 @@ class Hellinger(Comparison):
     def bc_forward(self) -> Tensor:
         """(B,) BC by the forward pass, which must agree with `bc` (eq:hellinger-cross-identity)."""
         with torch.inference_mode(False), torch.no_grad():
-            return self.meeting.forward()[0] / self._size
+            return self.plays.forward()[0] / self._size
+
+
+class PlayersPass(Pass[tuple[Mass, Mass]]):
+    """Walk masses of both players, on one scale."""
+
+    def __init__(self, play: Play) -> None:
+        output, root = play.network.output, play.root(WALK_DIFFERENCE)
+        zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
+        plus, minus = (Mass(part.clamp(min=0), zeros, output.layout) for part in (root, -root))
+        super().__init__(play.network, {output: (plus, minus)}, keep=False)
+        self.play = play
+
+    def move(self, node: Node, here: tuple[Mass, Mass]) -> Iterable[tuple[Node, tuple[Mass, Mass]]]:
+        (plus, minus), common = aligned([m.normalised() for m in here])
+        kernel = self.play.kernel(node)
+        moved = kernel.pull_players(plus, minus)
+        for operand, (p, m) in zip(kernel.carriers or node.carriers, moved, strict=True):
+            yield operand, (Mass(p, common, operand.layout), Mass(m, common, operand.layout))
+
+    def add(self, one: tuple[Mass, Mass], other: tuple[Mass, Mass]) -> tuple[Mass, Mass]:
+        return one[0].plus(other[0]), one[1].plus(other[1])
 
 
 def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
     """Walk mass of each player at the inputs, all of them side by side."""
-    output, root = play.network.output, play.root(WALK_DIFFERENCE)
-    zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-    masses: dict[Node, tuple[Mass, Mass]] = {}
-    masses[output] = Mass(root.clamp(min=0), zeros, output.layout), Mass((-root).clamp(min=0), zeros, output.layout)
-    for node in reversed(play.network.nodes):
-        if node not in masses or isinstance(node, Input):
-            continue
-        pair, common = aligned([m.normalised() for m in masses.pop(node)])
-        step = play.kernel(node)
-        for operand, moved in zip(step.carriers or node.carriers, pull_tagged(step, *pair), strict=True):
-            arrived = [Mass(m, common, operand.layout) for m in moved]
-            if operand in masses:
-                arrived = [m.plus(n) for m, n in zip(masses[operand], arrived, strict=True)]
-            masses[operand] = arrived[0], arrived[1]
-    empty = [(nothing(play, n),) * 2 for n in play.network.inputs]
-    plus, minus = zip(*(masses.get(n, e) for n, e in zip(play.network.inputs, empty, strict=True)), strict=True)
-    return beside(plus), beside(minus)
+    players = PlayersPass(play)
+    run(players)
+    sources = [(n, (no_mass(play, n),) * 2) for n in play.network.inputs]
+    plus, minus = zip(*(players.standing.get(n, none) for n, none in sources), strict=True)
+    return side_by_side(plus), side_by_side(minus)
 
 
 @entry
