@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entries
-from backplay.errors import InputError, UnsupportedError
+from backplay.errors import InputError, KeywordError, UnsupportedError
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
 from backplay.games.inputs import Aim, Target, check_hidden, read_target
@@ -269,12 +269,18 @@ class Play:
             for operand, b, s in zip(carriers, both, signed, strict=True)
         }
 
-    def sample(self, n: int, seed: int = 0) -> Trajectories:
-        """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""
+    def sample(self, n: int, seed: int = 0, arriving: bool = False) -> Trajectories:
+        """`n` trajectories of the walk for each sample; a seed fixes every draw (S32).
+
+        With `arriving` only trajectories that reach the input are drawn, however few of all do (S30); `share` of the
+        result says how many.
+        """
         self.ready()
         n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
+        if not isinstance(arriving, bool):
+            raise KeywordError(f"arriving={arriving!r} is out of range: it must be True or False.")
         with torch.inference_mode(False), torch.no_grad():
-            return sample(self, n, seed)
+            return sample(self, n, seed, arriving)
 
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""
