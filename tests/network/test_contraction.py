@@ -9,7 +9,6 @@ from torch import nn
 
 import backplay as bp
 from backplay.network.contraction import Contraction, Einsum, Equation
-from backplay.network.nodes import Affine
 from closeness import assert_near, unscaled
 from network.contracted import CONSTANT, F64, HELD, PLAIN, Middle, twin
 from oracles import matrices
@@ -262,13 +261,10 @@ def test_matmul(left, right):
 )
 def test_adjoint_and_rows(equation, x, weight):
     """`⟨W x, y⟩ = ⟨x, Wᵀ y⟩`, and the rows of single states are those of the matrix."""
-    from backplay.kernels.rows import gather
-
     linear, operand, w = Contraction(equation), torch.randn(x, dtype=F64), torch.randn(weight, dtype=F64)
     out = linear.apply(operand, w)
     dense = torch.autograd.functional.jacobian(lambda t: linear.apply(t, w), operand).view(out.numel(), -1)
     y = torch.randn_like(out)
     assert_near(linear.adjoint(y, w, operand.shape), (y.flatten() @ dense).view(x))
-    node = Affine(linear.apply, (), map=linear)
-    index, row = gather(node, w, torch.arange(out.numel()), (operand.shape, out.shape))
+    index, row = linear.rows_of(w, torch.arange(out.numel()), (operand.shape, out.shape))
     assert_near(torch.zeros_like(dense).scatter_add_(1, index, row), dense)

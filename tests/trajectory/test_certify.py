@@ -1,14 +1,16 @@
 """Nobody gains by deviating once; a tampered policy is caught (thm:forward-stopping, thm:routing-forward)."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import backplay as bp
-from backplay.kernels.kernel import Stopping, Winner
-from backplay.kernels.linear import RoutingLinear
+from backplay.kernels.moves import Winner
+from backplay.kernels.pointwise import Stopping
+from backplay.kernels.streams import RoutingLinear
 from backplay.network.attention import Attention
 from modes import hand
 
@@ -58,11 +60,12 @@ def test_tampered_policies_are_caught(gate, kind):
             continue
         kernel = play.kernel(node)
         if kind == "gate" and isinstance(kernel, Stopping):
-            kernel.slope = (kernel.slope * 0.8 + 0.1).clamp(0, 1)
+            play._kernels[node] = replace(kernel, slope=(kernel.slope * 0.8 + 0.1).clamp(0, 1))
         if kind == "max" and isinstance(kernel, Winner):
-            kernel.index = kernel.index.roll(1, -1)
+            play._kernels[node] = replace(kernel, index=kernel.index.roll(1, -1))
         if kind == "linear" and isinstance(kernel, RoutingLinear):
-            kernel.contributions.value = kernel.contributions.value.roll(1, -1)
+            rolled = replace(kernel.contributions, value=kernel.contributions.value.roll(1, -1))
+            play._kernels[node] = replace(kernel, contributions=rolled)
     assert bp.certify(play) > 1e-4
 
 
@@ -92,31 +95,29 @@ def test_attention(options, fused):
     assert "risk" in options or found.skipped == 0
 
 
-def composite(play):
-    (node,) = [n for n in play.visited() if isinstance(n, Attention)]
-    return play.kernel(node)
-
-
 def swap_keys(kernel):
-    kernel.weight = kernel.weight.flip(-1)
+    return replace(kernel, weight=kernel.weight.flip(-1))
 
 
 def shift_values(kernel):
     """Another distribution over keys, denominators to match: only the payoffs tell."""
-    kernel.values = tuple(v.pow(1.5) for v in kernel.values)
-    for stream, value in zip((kernel.plus, kernel.minus), kernel.values, strict=True):
-        stream.total = kernel.node.map.apply(value, kernel.weight)
+    values = tuple(v.pow(1.5) for v in kernel.values)
+    plus, minus = (
+        replace(stream, total=kernel.node.map.apply(value, kernel.weight))
+        for stream, value in zip((kernel.plus, kernel.minus), values, strict=True)
+    )
+    return replace(kernel, values=values, plus=plus, minus=minus)
 
 
 def swap_inputs(kernel):
     """Another distribution over inputs, sums to match."""
-    kernel.projection.value = kernel.projection.value.roll(1, -1)
-    kernel.totals = kernel.projection.sums()
+    projection = replace(kernel.projection, value=kernel.projection.value.roll(1, -1))
+    return replace(kernel, projection=projection, totals=projection.sums())
 
 
 def forget_outside(kernel):
-    for stream in (kernel.plus, kernel.minus):
-        stream.aside = stream.aside * 0.2
+    plus, minus = (replace(stream, aside=stream.aside * 0.2) for stream in (kernel.plus, kernel.minus))
+    return replace(kernel, plus=plus, minus=minus)
 
 
 @pytest.mark.parametrize("tamper", [swap_keys, shift_values, swap_inputs, forget_outside])
@@ -124,7 +125,8 @@ def test_tampered_attention_is_caught(tamper):
     """Proper distributions that are not the policy: keys, inputs, outside option."""
     play = bp.RoutingGame(tokens(True), epsilon=0.1).play(TOKENS, 1)
     assert bp.certify(play) <= 1e-9
-    tamper(composite(play))
+    (node,) = [n for n in play.visited() if isinstance(n, Attention)]
+    play._kernels[node] = tamper(play.kernel(node))
     found = bp.certify(play)
     assert found > 1e-4 and found.worst == next(n.name for n in play.visited() if n.kind == "mix")
 

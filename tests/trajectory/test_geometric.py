@@ -8,8 +8,7 @@ from torch import nn
 
 import backplay as bp
 from backplay.kernels.kernel import WALK
-from backplay.kernels.tags import pull_tagged, rows
-from backplay.trajectory.overlap import Meeting
+from backplay.trajectory.overlap import TwoPlays
 from closeness import assert_near
 
 
@@ -48,26 +47,26 @@ GAMES = [
 ]
 
 
-def meetings(game, options):
+def pairs_of_plays(game, options):
     model = Mixed().double().eval()
     x, y = torch.randn(2, 3, 3, dtype=torch.float64), torch.randn(2, 3, 3, dtype=torch.float64)
     play = game(model, **options).play(x, [0, 1])
-    yield Meeting(play, game(perturbed(model), **options).play(y, [0, 1]))
-    yield Meeting(play, game(model, **options).play(y, [0, 2]))
+    yield TwoPlays(play, game(perturbed(model), **options).play(y, [0, 1]))
+    yield TwoPlays(play, game(model, **options).play(y, [0, 2]))
 
 
 @pytest.mark.parametrize("game, options", GAMES)
 def test_rows(game, options):
     """Each row of √(T_A T_B), way by way, and its cemetery overlap (eq:geom-kernel, S28)."""
-    for meeting in meetings(game, options):
-        for node in list(meeting.a.visited())[:-1]:
-            a, b, both = meeting.a.kernel(node), meeting.b.kernel(meeting.twins[node]), meeting.kernel(node)
-            value = meeting.a.values[node]
+    for plays in pairs_of_plays(game, options):
+        for node in list(plays.a.visited())[:-1]:
+            a, b, both = plays.a.kernel(node), plays.b.kernel(plays.twins[node]), plays.kernel(node)
+            value = plays.a.values[node]
             for state in torch.randperm(value.numel())[:6]:
                 root = torch.zeros_like(value).flatten()
                 root[state] = 1.0
                 root = root.view(value.shape)
-                pairs = list(zip(rows(a, root, 0 * root), rows(b, root, 0 * root), strict=True))
+                pairs = list(zip(a.ways(root, 0 * root), b.ways(root, 0 * root), strict=True))
                 for k, found in enumerate(both.pull(root, WALK)):
                     expected = sum((p.moved[k] * q.moved[k]).sqrt() for p, q in pairs)
                     assert_near(found, expected, scale=1.0, what=f"moves at {node.name}")
@@ -81,26 +80,26 @@ def test_rows(game, options):
 @pytest.mark.parametrize("game, options", GAMES)
 def test_push_is_the_transpose_of_pull(game, options):
     """⟨pull m, f⟩ = ⟨m, push f⟩ for plain and geometric kernels; players' masses add up to the walk's."""
-    for meeting in meetings(game, options):
-        for node in list(meeting.a.visited())[:-1]:
-            for kernel in (meeting.a.kernel(node), meeting.kernel(node)):
-                mass = torch.rand_like(meeting.a.values[node])
+    for plays in pairs_of_plays(game, options):
+        for node in list(plays.a.visited())[:-1]:
+            for kernel in (plays.a.kernel(node), plays.kernel(node)):
+                mass = torch.rand_like(plays.a.values[node])
                 moved = kernel.pull(mass, WALK)
                 functions = [torch.rand_like(m) for m in moved]
                 left = sum((m * f).sum() for m, f in zip(moved, functions, strict=True))
                 assert_near((mass * kernel.push(functions)).sum(), left, what=f"{node.name} {type(kernel).__name__}")
             plus, minus = torch.rand_like(mass), torch.rand_like(mass)
-            tagged = pull_tagged(meeting.a.kernel(node), plus, minus)
-            for (p, m), both in zip(tagged, meeting.a.kernel(node).pull(plus + minus, WALK), strict=True):
+            tagged = plays.a.kernel(node).pull_players(plus, minus)
+            for (p, m), both in zip(tagged, plays.a.kernel(node).pull(plus + minus, WALK), strict=True):
                 assert_near(p + m, both, what=f"players at {node.name}")
 
 
 @pytest.mark.parametrize("game, options", GAMES)
 def test_routes_agree(game, options):
     """Backward and forward pass, post-hoc and kernel-side conditioning, on attention, norms and products."""
-    for meeting in meetings(game, options):
-        h = bp.hellinger(meeting.a, meeting.b)
-        kernel_side = bp.hellinger(meeting.a, meeting.b, conditioning="kernel")
+    for plays in pairs_of_plays(game, options):
+        h = bp.hellinger(plays.a, plays.b)
+        kernel_side = bp.hellinger(plays.a, plays.b, conditioning="kernel")
         assert_near(h.bc_forward(), h.bc, what="BC")
         assert_near(kernel_side.bc_surviving, h.bc_surviving, what="BC given survival")
         for kind in ("trajectory", "marginal", "fraction"):

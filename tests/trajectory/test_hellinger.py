@@ -138,18 +138,18 @@ def test_cross_identity():
     """eq:hellinger-cross-identity behind every node: what has ended plus Σ β γ on the frontier is BC."""
     x = torch.randn(2, 4, dtype=torch.float64)
     for a, b in zip(games(network(1)), games(network(2)), strict=True):
-        meeting = bp.hellinger(a.play(x, 0), b.play(x, 1)).meeting
-        bc, ahead = meeting.forward()
+        plays = bp.hellinger(a.play(x, 0), b.play(x, 1)).plays[0]
+        bc, ahead = plays.forward()
         seen = []
 
         def watch(node, found, bc=bc, ahead=ahead, seen=seen):
-            total = found.ended()
+            total = found.losses.total()
             for n, mass in found.masses.items():
                 total = total + (mass.plain() * ahead[n].plain()).flatten(1).sum(1)
             assert_near(total, bc, what=f"behind {node.name}")
             seen.append(node.name)
 
-        meeting.backward(watch)
+        plays.backward(watch)
         assert len(seen) >= 5
 
 

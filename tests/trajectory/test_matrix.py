@@ -58,7 +58,7 @@ def test_equals_pairs(game, options):
 def test_a_play_is_itself(game, options, conditioning, monkeypatch):
     """A play has distance 0 from itself because it is itself: exactly, whatever the roots of its kernels round to."""
     monkeypatch.setattr("backplay.trajectory.overlap.geometric", coarsened)
-    monkeypatch.setattr("backplay.trajectory.matrix.geometric", coarsened)
+    monkeypatch.setattr("backplay.trajectory.roots.geometric", coarsened)
     play = game(mixed(), **options).play(torch.randn(2, 3, 3, dtype=torch.float64), 1)
     h = bp.hellinger(play, play, conditioning=conditioning)
     assert h.distance.tolist() == h.surviving.tolist() == [0, 0] and h.bc.tolist() == [1, 1]

@@ -16,7 +16,8 @@ from backplay.games.batches import check_finite, check_size, in_parts, targets_o
 from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.inputs import Aim, Target
-from backplay.kernels.kernel import Duel, Kernel, Relabelling, Winner
+from backplay.kernels.kernel import Kernel
+from backplay.kernels.moves import Duel, Relabelling, Winner
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Arguments, Inputs
 from backplay.network.captures import Captures

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import DIFFERENCE, WALK, Kernel, Stopping
-from backplay.kernels.streams import Stream, StreamKernel, is_empty
+from backplay.kernels.kernel import BIASES, DIFFERENCE, EMPTY, GATES, OUTSIDE, WALK, ZEROS
 from backplay.network.compared import TOLERANCE, forward_error
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input, Sum
@@ -18,9 +17,7 @@ from backplay.network.nodes import Gate, Input, Sum
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-OUTSIDE, EMPTY, BIASES = "ε outside options", "empty streams", "biases"
-DEAD = "dead ends of residual sums"
-GATES, ZEROS, CONSTANTS = "shut gates", "zero weights and factors", "constants"
+DEAD, CONSTANTS = "dead ends of residual sums", "constants"
 _LITTLE, _NOTABLE = 0.5, 0.05  # below this share of arriving walks advice is given; causes from this share on count
 
 
@@ -75,9 +72,7 @@ def _percent(share: float) -> str:
 def examine(play: Play) -> Health:
     """Compare with the model, weigh the walk, look for NaN and Inf."""
     pixels = torch.stack([play.mass(n, WALK).total() for n in play.network.inputs]).sum(0)
-    cemetery = play.passed(WALK).cemetery
-    assert cemetery is not None
-    mass_error = (pixels + play.constant + cemetery - 1).abs().max()
+    mass_error = (pixels + play.passed(WALK).losses.total() - 1).abs().max()
     finite = all(bool(torch.isfinite(t).all()) for t in (play.value, *play.maps(), mass_error))
     worst = int(pixels.argmin())
     arrives, ends = float(pixels[worst]), _ends(play, worst)
@@ -101,7 +96,7 @@ def _ends(play: Play, sample: int) -> dict[str, float]:
     for node, mass in play.visited().items():
         if isinstance(node, Input):
             continue
-        for cause, ended in _causes(play.kernel(node), mass.value):
+        for cause, ended in play.kernel(node).causes(mass.value):
             found[cause] += float(Mass(ended, mass.exponent, mass.layout).total()[sample])
         if isinstance(node, Sum) and hasattr(play.game.modes, "residual"):
             dead = float(_dead_ends(play, node, mass)[sample])
@@ -117,23 +112,6 @@ def _dead_ends(play: Play, node: Sum, mass: Mass) -> Tensor:
         if lost is not None:
             total = total + Mass(lost, mass.exponent, operand.layout).total()
     return total
-
-
-def _causes(kernel: Kernel, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """What of the mass at a node ends in †, by the reason."""
-    if isinstance(kernel, StreamKernel):
-        for stream in (kernel.plus, kernel.minus):
-            assert isinstance(stream, Stream)
-            lost, leak = stream.outside(), stream.leak()
-            empty = torch.where(is_empty(stream.total), lost, 0)
-            yield EMPTY, mass * empty
-            if leak is not None:
-                yield BIASES, mass * leak
-            yield OUTSIDE, mass * (lost - empty - (0 if leak is None else leak))
-        return
-    lost = kernel.lost(mass)
-    if lost is not None:
-        yield GATES if isinstance(kernel, Stopping) else ZEROS, lost
 
 
 def _advice(play: Play, ends: Mapping[str, float]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entries
-from backplay.errors import InputError, UnsupportedError, list_words, scale_words, tensor_words
+from backplay.errors import InputError, KeywordError, UnsupportedError, list_words, scale_words, tensor_words
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
 from backplay.inputs import Aim, Target, check_hidden, read_target
@@ -22,7 +22,7 @@ from backplay.network.arguments import Arguments
 from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input
-from backplay.trajectory.passes import Passed, nothing, pull
+from backplay.trajectory.passes import Passed, no_mass, pull
 from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
 from backplay.values.shared import Shared
@@ -160,7 +160,7 @@ class Play:
     def mass(self, name: str | Node, measure: Measure) -> Mass:
         node = self.network.find(name)
         found = self.passed(measure).masses.get(node)
-        return nothing(self, node) if found is None else found
+        return no_mass(self, node) if found is None else found
 
     def _arrived(self, source: Node) -> Mass:
         """What the map is made of, at an input; nothing where the output does not depend on it."""
@@ -172,7 +172,7 @@ class Play:
                     if root is None
                     else pull(self.network, self.kernel, root, DIFFERENCE, keep=False)
                 )
-        return self._map.masses[source] if source in self._map.masses else nothing(self, source)
+        return self._map.masses[source] if source in self._map.masses else no_mass(self, source)
 
     def maps(self) -> list[Tensor]:
         """The map of each explained input, in its shape."""
@@ -205,23 +205,17 @@ class Play:
     @property
     def cemetery(self) -> Tensor:
         """(B,) probability of ending in †."""
-        found = self.passed(WALK).cemetery
-        assert found is not None
-        return found.clamp(max=1)
+        return self.passed(WALK).losses.cemetery.clamp(max=1)
 
     @property
     def constant(self) -> Tensor:
         """(B,) probability of ending in constant elements (S26)."""
-        found = self.passed(WALK).constant
-        assert found is not None
-        return found
+        return self.passed(WALK).losses.constant
 
     @property
     def bias_leak(self) -> Tensor:
         """(B,) the part of the cemetery that biases absorb (S15)."""
-        found = self.passed(WALK).leaked
-        assert found is not None
-        return found
+        return self.passed(WALK).losses.leaked
 
     def observed(self, name: str | Node) -> Tensor:
         """The value that players see at a node (S20)."""
@@ -274,12 +268,18 @@ class Play:
             for operand, b, s in zip(carriers, both, signed, strict=True)
         }
 
-    def sample(self, n: int, seed: int = 0) -> Trajectories:
-        """`n` trajectories of the walk for each sample; a seed fixes every draw (S32)."""
+    def sample(self, n: int, seed: int = 0, arriving: bool = False) -> Trajectories:
+        """`n` trajectories of the walk for each sample; a seed fixes every draw (S32).
+
+        With `arriving` only trajectories that reach the input are drawn, however few of all do (S30); `share` of the
+        result says how many.
+        """
         self.ready()
         n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
+        if not isinstance(arriving, bool):
+            raise KeywordError(f"arriving={arriving!r} is out of range: it must be True or False.")
         with torch.inference_mode(False), torch.no_grad():
-            return sample(self, n, seed)
+            return sample(self, n, seed, arriving)
 
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""

@@ -13,10 +13,12 @@ from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
 from backplay.inputs import Aim
 from backplay.kernels.attention import GradientBlock, ValueRouting
-from backplay.kernels.kernel import Kernel, PassThrough, Split, Stopping
-from backplay.kernels.linear import RoutingLinear, Sharing
+from backplay.kernels.contributions import Contributions, Streams, is_empty, split_contributions
+from backplay.kernels.kernel import Kernel
+from backplay.kernels.linear import Sharing
+from backplay.kernels.pointwise import PassThrough, Split, Stopping
 from backplay.kernels.prepared import split_weight
-from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
+from backplay.kernels.streams import RoutingLinear, Stream
 from backplay.network.attention import Attention
 from backplay.network.elementwise import replay
 from backplay.network.layout import Layout
@@ -155,11 +157,11 @@ class RoutingGame(Game[RoutingModes]):
             case Mix() if node.operand.nonnegative and not node.signed_weights:
                 weight, _, _ = split_weight(node, values, self.modes.tau)
                 value, _ = temper(values.observed[node.operand], node.operand.layout, self.modes.tau)
-                return Sharing(node.map, weight, value)
+                return Sharing.of(node, weight, value)
             case Affine():
                 contributions, sums, unit = self._contributions(node, values)
-                absorbed = self._absorbed(node, values, unit)
-                return RoutingLinear(contributions, *self._streams(sums, self._outside(unit), absorbed))
+                plus, minus = self._streams(sums, self._outside(unit), self._absorbed(node, values, unit))
+                return RoutingLinear(contributions=contributions, plus=plus, minus=minus)
             case Gate():
                 return Stopping(self._probability(node, values))
             case Halves():
@@ -202,14 +204,13 @@ class RoutingGame(Game[RoutingModes]):
         share = torch.where(both > 0, left / both, 0.5)
         return Split((share, 1 - share))
 
-    def _contributions(self, node: Affine, values: Values) -> tuple[Contributions, tuple[Tensor, Tensor], Tensor]:
+    def _contributions(self, node: Affine, values: Values) -> tuple[Contributions, Streams, Tensor]:
         """Contributions to the power `1/τ`, their sums, and the unit in which both are counted."""
         tau, below = self.modes.tau, values.observed[node.operand]
         value, scale = temper(below, node.operand.layout, tau)
-        contributions, rows = contribute(node, values, value, tau)
         real = tau == 1 and below is values[node.operand] and not values.deformed
-        plus, minus = contributions.sums(_net(node, values) if real else None)
-        return contributions, (plus, minus), rows if scale is None else rows * node.layout.spread(scale, plus)
+        contributions, sums, rows = contribute(node, values, value, tau, real)
+        return contributions, sums, rows if scale is None else rows * node.layout.spread(scale, sums[0])
 
     def _outside(self, unit: Tensor) -> Tensor:
         """`ε^{1/τ}` in the units of the contributions; where these are nothing beside it, a number large enough."""
@@ -219,21 +220,28 @@ class RoutingGame(Game[RoutingModes]):
         """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23)."""
         keys = self._keys(node, values)
         absorbed = self._split_bias(self._key_bias(node, values), keys.unit)
-        streams = self._streams(keys.sums, self._outside(keys.unit), absorbed)
-        return ValueRouting(node, values, keys.weight, keys.values, keys.projection, keys.totals, streams)
+        plus, minus = self._streams(keys.sums, self._outside(keys.unit), absorbed)
+        return ValueRouting(
+            node=node,
+            scope=values,
+            weight=keys.weight,
+            values=keys.values,
+            projection=keys.projection,
+            totals=keys.totals,
+            plus=plus,
+            minus=minus,
+        )
 
     def _keys(self, node: Attention, values: Values) -> _Keys:
         projection, tau = node.projection, self.modes.tau
         assert projection is not None
         below = values.observed[projection.operand]
-        plain, _ = contribute(projection, values, below, 1.0)
         real = below is values[projection.operand] and not values.deformed
-        streams = plain.sums(_net(projection, values) if real else None)
-        contributions, totals = plain, streams
+        contributions, totals, _ = contribute(projection, values, below, 1.0, real)
+        streams = totals
         if tau != 1:
             value, scale = temper(below, projection.operand.layout, tau)
-            contributions, rows = contribute(projection, values, value, tau)
-            totals = contributions.sums()
+            contributions, totals, rows = contribute(projection, values, value, tau)
             if values.deformed and self.modes.tau_forward:  # players know τ: so does the key's value
                 assert scale is not None
                 unit = rows * projection.layout.spread(scale, totals[0])
@@ -265,53 +273,55 @@ class RoutingGame(Game[RoutingModes]):
         spread = projection.bias(values).expand(values[projection].shape)
         return node.map.apply(node.through(spread, values), node.weight(values))
 
-    def _absorbed(self, node: Affine, values: Values, unit: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _absorbed(self, node: Affine, values: Values, unit: Tensor) -> Streams | None:
         """A bias is absorbed at affine nodes alone (S15)."""
         return None if node.bias is None or isinstance(node, Mix) else self._split_bias(node.bias(values), unit)
 
-    def _split_bias(self, bias: Tensor | None, unit: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _split_bias(self, bias: Tensor | None, unit: Tensor) -> Streams | None:
         """`|b^σ|^{1/τ}`, which `bias="absorb"` adds to the denominators."""
         if bias is None or self.modes.bias == "ignore":
             return None
         bias, power = bias / unit, 1 / self.modes.tau
         return bias.clamp(min=0).pow(power), (-bias).clamp(min=0).pow(power)
 
-    def _streams(
-        self, sums: tuple[Tensor, Tensor], outside: Tensor, absorbed: tuple[Tensor, Tensor] | None
-    ) -> list[Stream]:
+    def _streams(self, sums: Streams, outside: Tensor, absorbed: Streams | None) -> list[Stream]:
         """The two stream states (S13); under "reroute" a stream whose twin is empty takes all of the mass (S16)."""
         modes, dtype = self.modes, sums[0].dtype
         streams: list[Stream] = []
         for k, (discount, turn) in enumerate(((2 * modes.alpha, 1.0), (2 * modes.beta, -1.0))):
             bias = None if absorbed is None else absorbed[k]
             aside = outside if bias is None else outside + bias
-            stream = Stream(sums[k], aside, bias, 0.5, discount, turn)
+            entry: Tensor | float = 0.5
             if modes.empty_stream == "reroute":
                 empty, alone = is_empty(sums[k]), is_empty(sums[1 - k])
-                stream.entry = torch.where(alone & ~empty, 1.0, torch.where(empty & ~alone, 0.0, 0.5)).to(dtype)
-                stream.discount = torch.where(alone, modes.alpha - modes.beta, discount).to(dtype)
-                stream.turn = torch.where(alone & ~empty, 1.0, turn).to(dtype)
-            streams.append(stream)
+                entry = torch.where(alone & ~empty, 1.0, torch.where(empty & ~alone, 0.0, 0.5)).to(dtype)
+                discount = torch.where(alone, modes.alpha - modes.beta, discount).to(dtype)
+                turn = torch.where(alone & ~empty, 1.0, turn).to(dtype)
+            streams.append(Stream(total=sums[k], aside=aside, absorbed=bias, entry=entry, discount=discount, turn=turn))
         return streams
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Keys:
     """What the key choice of an attention composite rests on."""
 
     weight: Tensor  # A^{1/τ}
-    values: tuple[Tensor, Tensor]  # the streams ṽ^σ of the projection in the values' layout, to the power 1/τ
-    sums: tuple[Tensor, Tensor]  # Z^σ
-    unit: Tensor
-    projection: Contributions
-    totals: tuple[Tensor, Tensor]
+    values: Streams  # the streams ṽ^σ of the projection in the values' layout, to the power 1/τ
+    sums: Streams  # Z^σ, shaped like the attention's output
+    unit: Tensor  # in which the sums are counted, broadcastable against them
+    projection: Contributions  # of the V projection
+    totals: Streams  # their sums, shaped like the projection's output
 
 
-def contribute(node: Affine, values: Values, value: Tensor, tau: float) -> tuple[Contributions, Tensor]:
-    """The contributions of a node to the power `1/τ`, and the scale of its rows."""
+def contribute(
+    node: Affine, values: Values, value: Tensor, tau: float, real: bool = False
+) -> tuple[Contributions, Streams, Tensor]:
+    """The contributions of a node to the power `1/τ`, their sums `Z⁺, Z⁻`, and the scale of its rows.
+
+    `real` says that `value` is what the forward pass computed with, so that it knows `Z⁺ − Z⁻`.
+    """
     first, second, rows = split_weight(node, values, tau)
-    kind = ByWeight if node.operand.nonnegative else ByProduct
-    return kind(node.map, first, second, value), rows
+    return *split_contributions(node, first, second, value, _net(node, values) if real else None), rows
 
 
 def _net(node: Affine, values: Values) -> Tensor | None:

@@ -11,8 +11,9 @@ from backplay.games.game import Game, Model, structural_kernel
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
 from backplay.inputs import Aim
-from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
+from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
+from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
 from backplay.kernels.prepared import reality, signed_weight, stopping_total
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
 from backplay.values.decomposition import softplus_forward
@@ -70,11 +71,15 @@ class StoppingGame(Game[StoppingModes]):
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
             case Affine():
-                weight, total = signed_weight(node, values), stopping_total(node, values)
-                real = reality(node.operand, values)
-                return StoppingLinear(node.map, weight, total, values[node.operand].shape, real)
+                return StoppingLinear(
+                    node=node,
+                    weight=signed_weight(node, values),
+                    total=stopping_total(node, values),
+                    shape=values[node.operand].shape,
+                    real=reality(node.operand, values),
+                )
             case Gate():
-                return Stopping(self._slope(node, values), values.form(node).scale)
+                return Stopping.of(self._slope(node, values), values.form(node).scale)
             case Halves():
                 return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5), (2.0, 2.0))
             case Sum():

@@ -3,72 +3,135 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.kernels.kernel import DIFFERENCE, WALK, Kernel, Measure
-from backplay.kernels.streams import Contributions, StreamKernel, StreamState, is_empty
+from backplay.kernels.contributions import Contributions, Streams, is_empty
+from backplay.kernels.draws import choose, gather
+from backplay.kernels.geometric import mean
+from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure
+from backplay.kernels.streams import StreamKernel
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Node, Scope, rerun
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ValueRouting(StreamKernel):
     """Composite of mixing and V projection (eq:attn-target-input): one sign split for each output entry.
 
-    `weight` are the oracle's weights and `values` the two streams of the V projection in the values' layout, both to
-    the power `1/τ`. `projection` holds the contributions of the V projection and `totals` the sums over its inputs,
-    both to the power `1/τ` as well: from the key's stream state the walk goes on to an input of the projection.
+    From an output the walk chooses a key, which leads to a stream state of the V projection, and from there an input of
+    the projection.
     """
 
-    def __init__(
-        self,
-        node: Attention,
-        scope: Scope,
-        weight: Tensor,
-        values: tuple[Tensor, Tensor],
-        projection: Contributions,
-        totals: tuple[Tensor, Tensor],
-        streams: Sequence[StreamState],
-    ) -> None:
-        super().__init__(*streams)
-        assert node.projection is not None
-        self.carriers = (node.projection.operand,)
-        self.node, self.scope, self.weight, self.values = node, scope, weight, values
-        self.projection, self.totals = projection, totals
+    node: Attention
+    scope: Scope  # values of the play, for the wires between projection and values
+    weight: Tensor  # the oracle's weights A^{1/τ}
+    values: Streams  # ṽ^{1/τ}: both streams of the projection, in the layout of the attention's values
+    projection: Contributions  # of the V projection, to the power 1/τ
+    totals: Streams  # their sums, shaped like the projection's output
 
     @property
-    def chosen(self) -> Contributions:
-        return self.projection
+    def carriers(self) -> tuple[Node, ...] | None:
+        return (self._projected.operand,)
 
-    def spread(self, on_plus: Tensor, on_minus: Tensor, contributions: Contributions | None = None) -> Tensor:
+    @property
+    def _projected(self) -> Affine:
+        assert self.node.projection is not None
+        return self.node.projection
+
+    def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
         sent: list[Tensor] = []
         for part, value, total in zip((on_plus, on_minus), self.values, self.totals, strict=True):
             keys = self.node.map.adjoint(part, self.weight, value.shape) * value
             states = self.node.back(keys, self.scope, total.shape)
-            sent.append(states / total.masked_fill(is_empty(total), 1.0))
-        return (contributions or self.projection).pull(sent[0], sent[1])
+            sent.append(states / _without_zeros(total))
+        return (self.projection.exactly() if exact else self.projection).pull(sent[0], sent[1])
 
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        found: list[Tensor] = []
-        ahead = self.projection.push(values[0])
-        for stream, value, total, mean in zip((self.plus, self.minus), self.values, self.totals, ahead, strict=True):
-            keys = self.node.through(mean / total.masked_fill(is_empty(total), 1.0), self.scope) * value
-            found.append(self.node.map.apply(keys, self.weight) * stream.coefficient(WALK))
-        return found[0] + found[1]
+    def reach(self, function: Tensor) -> Streams:
+        plus, minus = (
+            self.node.map.apply(ahead * value, self.weight)
+            for ahead, value in zip(self._behind_keys(function), self.values, strict=True)
+        )
+        return plus, minus
+
+    def _behind_keys(self, function: Tensor) -> Streams:
+        """Expectation of a function of the inputs behind each key, on both streams, in the values' layout."""
+        plus, minus = (
+            self.node.through(total / _without_zeros(size), self.scope)
+            for total, size in zip(self.projection.push(function), self.totals, strict=True)
+        )
+        return plus, minus
+
+    def choose(
+        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None
+    ) -> Tensor:
+        side_index = 0 if side > 0 else 1
+        value = self.values[side_index]
+        flat = (value if future is None else value * self._behind_keys(future)[side_index]).flatten()
+        shapes = value.shape, shape
+        keys, _ = choose(self.node, self.weight, states, shapes, lambda w, i: w * flat[i], generator)
+        total = self.totals[side_index]
+        return self.projection.choose(side, self.states_of_keys(keys), total.shape, generator, future)
+
+    def key_scores(self, side: int, states: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Keys of single outputs, by their places in the values, and how much each weighs, both (states, keys)."""
+        value = self.values[0 if side > 0 else 1]
+        keys, row = gather(self.node, self.weight, states, (value.shape, shape))
+        return keys, row * value.flatten()[keys]
+
+    def states_of_keys(self, keys: Tensor) -> Tensor:
+        """The place in the projection's output of each place in the values."""
+        shape = self.totals[0].shape
+        names = torch.arange(shape.numel(), dtype=torch.float64, device=keys.device).view(shape)
+        return self.node.through(names, self.scope).flatten()[keys].long()
+
+    def geometric(self, other: Self) -> Kernel:
+        """Key choice and input choice each to their geometric mean: the input tells which key was chosen."""
+        values = [mean(x, y) for x, y in zip(self.values, other.values, strict=True)]
+        totals = [mean(x, y) for x, y in zip(self.totals, other.totals, strict=True)]
+        return ValueRouting(
+            node=self.node,
+            scope=self.scope,
+            weight=mean(self.weight, other.weight),
+            values=(values[0], values[1]),
+            projection=self.projection.geometric(other.projection),
+            totals=(totals[0], totals[1]),
+            plus=self.stream(1).geometric(other.stream(1)),
+            minus=self.stream(-1).geometric(other.stream(-1)),
+        )
 
 
+def _without_zeros(total: Tensor) -> Tensor:
+    return total.masked_fill(is_empty(total), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
 class GradientBlock(Kernel):
     """Gradient through the whole attention block instead of Value routing (S25, app:abl-gradient-fallback).
 
     Relevance over the output, sent through autograd of the block, times its input. It is no walk: only maps.
     """
 
-    def __init__(self, node: Attention, scope: Scope) -> None:
-        self.node, self.scope = node, scope
-        self.source = _common_input(node)
-        self.carriers = (self.source,)
+    node: Attention
+    scope: Scope
+
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        return (self._source,)
+
+    @property
+    def _source(self) -> Node:
+        """The tensor that queries, keys and values are all projected from, else the input of the V projection."""
+        if self.node.projection is not None:
+            return self.node.projection.operand
+        value = self.node.operand
+        while len(value.carriers) == 1 and not isinstance(value, Affine):
+            value = value.carriers[0]
+        return value.carriers[0] if isinstance(value, Affine) else value
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if measure is not DIFFERENCE:
@@ -76,20 +139,10 @@ class GradientBlock(Kernel):
                 "attention='gradient' has no kernel, so there is no walk: only attribute() works with it; "
                 "use attention='value' for occupation, marginals and distances."
             )
-        source, out = self.source, self.scope[self.node]
+        source, out = self._source, self.scope[self.node]
         with torch.inference_mode(False), torch.enable_grad():
             x = self.scope[source].detach().clone().requires_grad_()
             (back,) = torch.autograd.grad(
                 rerun(self.node, {source: x}, self.scope), x, mass / (out + torch.where(out < 0, -1e-6, 1e-6))
             )
         return (back * x.detach(),)
-
-
-def _common_input(node: Attention) -> Node:
-    """The tensor that queries, keys and values are all projected from, else the input of the V projection."""
-    if node.projection is not None:
-        return node.projection.operand
-    value = node.operand
-    while len(value.carriers) == 1 and not isinstance(value, Affine):
-        value = value.carriers[0]
-    return value.carriers[0] if isinstance(value, Affine) else value

@@ -1,20 +1,29 @@
-"""Kernels: how mass at one node's output moves to its inputs.
+"""What every kernel can do: carry mass at one node's output back to the node's inputs.
 
 A kernel is built once from the values of a play and then pulls any measure. All measures follow the same transitions;
 they differ in whether the trajectory discount is paid and in whether the two players' masses are added or subtracted.
+A new kernel is one subclass of `Kernel` in one file: passes, distances, sampling and health ask it through the methods
+below and never look at its class. `pull` alone is enough for maps.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.network.nodes import Node, Scope, Wire
+from backplay.kernels.draws import Draw
+from backplay.network.mass import Mass
+from backplay.network.nodes import Node
+
+# why a walk ends in †: the words of `play.health()`
+OUTSIDE, EMPTY, BIASES = "ε outside options", "empty streams", "biases"
+GATES, ZEROS = "shut gates", "zero weights and factors"
 
 
 @dataclass(frozen=True)
@@ -31,10 +40,23 @@ WALK = Measure(signed=False, discounted=False)  # the law Π of the walk (S27), 
 WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # the same, tags subtracted
 
 
+@dataclass(frozen=True)
+class Way:
+    """One way of leaving a state that no other way can be mistaken for: a stream and a player, or the way to †."""
+
+    moved: Sequence[Tensor]  # for each carrier, in its shape
+    ends: Tensor | None  # what goes to † on this way, shaped like the output
+
+
 class Kernel(ABC):
     """Transitions from the states of one node to the states of its carriers."""
 
-    carriers: tuple[Node, ...] | None = None  # where mass moves to, if not to the node's own carriers
+    ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
+
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        """Where mass moves to; None for the node's own carriers."""
+        return None
 
     @abstractmethod
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
@@ -46,6 +68,8 @@ class Kernel(ABC):
         The function is the same for both players, and so is its expectation. `push` is the transpose of `pull`.
         """
         raise UnsupportedError(f"{type(self).__name__} has no forward expectation; only maps can be made with it.")
+
+    # ---------------------------------------------------------------- where a walk ends
 
     def lost(self, mass: Tensor) -> Tensor | None:
         """Walk mass that ends in † here, shaped like the output; None where nothing does."""
@@ -59,152 +83,83 @@ class Kernel(ABC):
         """Walk mass that ends in constant elements (S26)."""
         return None
 
+    def causes(self, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """What of the mass ends in †, by the reason; the sum is `lost`."""
+        lost = self.lost(mass)
+        if lost is not None:
+            yield self.ending, lost
 
-class PassThrough(Kernel):
-    """One predecessor, player kept, discount 1: diagonals and norms in the Routing Game (S17)."""
+    # ---------------------------------------------------------------- players apart (S27, S29)
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return (mass,)
+    def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Walk masses of both players carried back to each carrier, by sums of non-negative terms only.
 
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        return values[0]
+        By default every player keeps the turn.
+        """
+        return list(zip(self.pull(plus, WALK), self.pull(minus, WALK), strict=True))
 
+    def ways(self, plus: Tensor, minus: Tensor) -> list[Way]:
+        """Where the masses of both players at a root go, each way by itself."""
+        moved = self.pull_players(plus, minus)
+        return [Way([p for p, _ in moved], self.lost(plus + minus)), Way([m for _, m in moved], None)]
 
-class Scaling(Kernel):
-    """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
+    def renames(self, mass: Tensor) -> bool:
+        """Whether every state that holds mass has a single move: it is the same state under another name."""
+        return False
 
-    def __init__(self, scale: Tensor) -> None:
-        self.scale = scale
+    # ---------------------------------------------------------------- two plays, and single walks
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return (mass * _coefficient(self.scale, measure),)
+    def geometric(self, other: Self) -> Kernel:
+        """`√(T_A T_B)` of this kernel and the same node's in another play, † and all (eq:geom-kernel, S28)."""
+        raise UnsupportedError(f"{type(self).__name__} is no walk that could be compared.")
 
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        return values[0] * _coefficient(self.scale, WALK)
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        """One step of every walk; `states` are flat indices into the node's output of the given shape (S32).
 
-    def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (self.scale == 0) if bool((self.scale == 0).any()) else None
-
-
-def _coefficient(scale: Tensor, measure: Measure) -> Tensor:
-    if measure.discounted:
-        return scale if measure.signed else scale.abs()
-    return scale.sign() if measure.signed else (scale != 0).to(scale.dtype)
-
-
-class Stopping(Kernel):
-    """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
-
-    `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
-    """
-
-    def __init__(self, slope: Tensor, scale: float = 1.0) -> None:
-        self.slope, self.scale = slope if scale >= 0 else -slope, abs(scale)
-
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        if measure.discounted:
-            slope = self.slope if self.scale == 1 else self.slope * self.scale
-            return (mass * (slope if measure.signed else slope.abs()),)
-        probability = self.slope.clamp(-1, 1)
-        return (mass * (probability if measure.signed else probability.abs()),)
-
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        return values[0] * self.slope.abs().clamp(max=1)
-
-    def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (1 - self.slope.abs().clamp(max=1))
+        With `future`, a function `h ≥ 0` on the carriers' states, moves are drawn in proportion to `T(s → s') h(s')`
+        and no walk ends; every given state must have such a move.
+        """
+        raise UnsupportedError(f"{type(self).__name__} is no walk that could be sampled.")
 
 
-class Split(Kernel):
-    """A random operand: shares sum to 1, `discounts` one for each operand (None: 1), players kept but for signs."""
-
-    def __init__(self, shares: Sequence[float | Tensor], discounts: Sequence[float | Tensor] | None = None) -> None:
-        self.shares, self.discounts = shares, discounts
-
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return [mass * factor for factor in self.factors(measure)]
-
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        parts = [value * factor for value, factor in zip(values, self.factors(WALK), strict=True)]
-        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
-
-    def factors(self, measure: Measure) -> list[float | Tensor]:
-        """What a unit of mass sends to each operand."""
-        if self.discounts is None:
-            return list(self.shares)
-        return [
-            share * (_coefficient(d, measure) if isinstance(d, Tensor) else d if measure.discounted else 1.0)
-            for share, d in zip(self.shares, self.discounts, strict=True)
-        ]
-
-    def lost(self, mass: Tensor) -> Tensor | None:
-        tensors = [d for d in self.discounts or () if isinstance(d, Tensor)]
-        if not tensors:
-            return None
-        shares = zip(self.shares, self.discounts or (), strict=True)
-        ends = [share * (d == 0) for share, d in shares if isinstance(d, Tensor)]
-        return mass * torch.stack(torch.broadcast_tensors(*ends)).sum(0)
+def switch_players(kernel: Kernel, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """`pull_players` of an elementwise kernel: the turn goes over where its signed coefficient is negative."""
+    moved: list[tuple[Tensor, Tensor]] = []
+    for signed in kernel.pull(torch.ones_like(plus), WALK_DIFFERENCE):
+        kept, switched = signed.clamp(min=0), (-signed).clamp(min=0)
+        moved.append((kept * plus + switched * minus, kept * minus + switched * plus))
+    return moved
 
 
-class Winner(Kernel):
-    """Max: all mass to the winner of smallest index, discount 1 (def:maxpool-subgame, def:routing-maxpool)."""
+@dataclass(frozen=True, eq=False)
+class Conditioned(Kernel):
+    """`T(s → s') h(s') / h(s)`: the walk given that it survives, which never ends (eq:conditioned-kernel, S30)."""
 
-    def __init__(self, index: Tensor, shape: torch.Size) -> None:
-        self.index, self.shape = index, shape
+    kernel: Kernel
+    inverse: Tensor  # 1 / h(s), 0 where no surviving walk passes, on the scale that h(s) has
+    below: Sequence[Tensor]  # h(s') of each carrier on that scale
+
+    @classmethod
+    def on(cls, kernel: Kernel, here: Mass, below: Sequence[Mass]) -> Conditioned:
+        """The Doob transform of a kernel by `h` at its node and at its carriers."""
+        small = torch.finfo(here.value.dtype).tiny  # no surviving walk passes below it
+        inverse = torch.where(here.value > small, 1 / here.value, 0)
+        # scales cancel but for one step's worth of survival, which float32 holds; nothing stays nothing on any scale
+        scaled = [b.times(b.exponent - here.exponent).masked_fill(b.value == 0, 0) for b in below]
+        return cls(kernel, inverse, scaled)
+
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        return self.kernel.carriers
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        flat = torch.zeros(self.shape.numel(), dtype=mass.dtype, device=mass.device)
-        flat.index_add_(0, self.index.flatten(), mass.flatten())
-        return (flat.view(self.shape),)
+        moved = self.kernel.pull(mass * self.inverse, measure)
+        return [m * b for m, b in zip(moved, self.below, strict=True)]
 
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        return values[0].flatten()[self.index]
-
-
-class Duel(Kernel):
-    """One of two sides, elementwise: the larger one of a maximum, or what a mask chooses (S7, S3f).
-
-    `chosen` says for each side where it is chosen (between 0 and 1 for the overlap of two plays); a side that does not
-    carry is constant, and what comes there ends there (S26).
-    """
-
-    def __init__(self, chosen: tuple[Tensor, Tensor], carries: tuple[bool, bool] = (True, True)) -> None:
-        self.chosen, self.carries = chosen, carries
-
-    def _sides(self, carries: bool) -> list[Tensor]:
-        return [side for side, live in zip(self.chosen, self.carries, strict=True) if live is carries]
-
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return [mass * side for side in self._sides(carries=True)]
-
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        parts = [value * side for value, side in zip(values, self._sides(carries=True), strict=True)]
-        return sum(parts[1:], parts[0])
-
-    def constant(self, mass: Tensor) -> Tensor | None:
-        ends = self._sides(carries=False)
-        return mass * sum(ends[1:], ends[0]) if ends else None
-
-
-class Relabelling(Kernel):
-    """A wire: mass moves with the elements; what has no live source ends in constants (S26)."""
-
-    def __init__(self, node: Wire, scope: Scope) -> None:
-        self.node, self.scope = node, scope
-        self.shapes = [scope[n].shape for n in node.inputs]
-
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return self.node.transpose(mass, self.scope, self.shapes)
-
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        return self.node.move(values, self.scope)
-
-    def constant(self, mass: Tensor) -> Tensor | None:
-        if not self.node.constants:
-            return None
-        return mass * (1 - self.node.live(self.shapes, self.scope, mass))
-
-    def sources(self) -> Tensor:
-        """Which element each output holds, by number over all operands; −1 for constants."""
-        device = self.scope[self.node.inputs[0]].device
-        return self.node.sources(self.shapes, self.scope, device)
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        future = self.below if future is None else [b * f for b, f in zip(self.below, future, strict=True)]
+        return self.kernel.draw(states, shape, generator, future)

@@ -1,77 +1,120 @@
-"""Kernels of affine and mix nodes: terms `diag(in) · W · diag(out)` with non-negative `W`."""
+"""Kernels of affine and mix nodes without streams: terms `diag(in) · W · diag(out)` with non-negative `W`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import WALK, Kernel, Measure
-from backplay.kernels.streams import Contributions, StreamKernel, StreamState, is_empty
-from backplay.network.linear import LinearMap
+from backplay.kernels.contributions import is_empty
+from backplay.kernels.draws import CEMETERY, Draw, choose
+from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
+from backplay.kernels.kernel import Kernel, Measure
+from backplay.network.nodes import Affine
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class StoppingLinear(Kernel):
     """Predecessor `i` with probability `|W_ij|/γ_j`, player switched where `W_ij < 0`, discount `γ_j` (S6)."""
 
-    def __init__(
-        self, linear: LinearMap, weight: Tensor, total: Tensor, shape: torch.Size, real: Tensor | None = None
-    ) -> None:
-        self.linear, self.weight, self.shape = linear, weight, shape
-        self.real = real  # 0 on zero padding, which is no predecessor
-        self.total = total  # γ, broadcastable against the output
+    node: Affine
+    weight: Tensor  # W
+    total: Tensor  # γ, broadcastable against the output
+    shape: torch.Size  # of the operand
+    real: Tensor | None = None  # like the operand, 0 on zero padding, which is no predecessor; None: all are real
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if not measure.discounted:
             mass = torch.where(self.total > 0, mass / self.total, 0)
         weight = self.weight if measure.signed else self.weight.abs()
-        back = self.linear.adjoint(mass, weight, self.shape)
+        back = self.node.map.adjoint(mass, weight, self.shape)
         return (back if self.real is None else back * self.real,)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         value = values[0] if self.real is None else values[0] * self.real
-        return torch.where(self.total > 0, self.linear.apply(value, self.weight.abs()) / self.total, 0)
+        return torch.where(self.total > 0, self.node.map.apply(value, self.weight.abs()) / self.total, 0)
 
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.total == 0) if bool((self.total == 0).any()) else None
 
+    def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
+        up, down = (torch.where(self.total > 0, mass / self.total, 0) for mass in (plus, minus))
+        parts = self.weight.clamp(min=0), (-self.weight).clamp(min=0)
+        kept, switched = (
+            [self.node.map.adjoint(mass, part, self.shape) for mass in masses]
+            for part, masses in zip(parts, ((up, down), (down, up)), strict=True)
+        )
+        real = 1.0 if self.real is None else self.real
+        return [((kept[0] + switched[0]) * real, (kept[1] + switched[1]) * real)]
 
-class RoutingLinear(StreamKernel):
-    """Sign oracle, then a predecessor by the Gibbs policy of the stream (def:routing-recursion, eq:lrp-eps-policy)."""
+    def geometric(self, other: Self) -> Kernel:
+        moves = StoppingLinear(
+            node=self.node,
+            weight=agreeing(self.weight, other.weight),
+            total=mean(self.total, other.total),
+            shape=self.shape,
+            real=self.real,
+        )
+        return Overlap(moves, common_ends(self, other, self.total))
 
-    def __init__(self, contributions: Contributions, plus: StreamState, minus: StreamState) -> None:
-        super().__init__(plus, minus)
-        self.contributions = contributions
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        factors = [f.expand(self.shape).flatten() for f in (self.real, *(future or ())) if f is not None]
 
-    @property
-    def chosen(self) -> Contributions:
-        return self.contributions
+        def score(row: Tensor, index: Tensor) -> Tensor:
+            size = row.abs()
+            for factor in factors:
+                size = size * factor[index]
+            return size
 
-    def spread(self, on_plus: Tensor, on_minus: Tensor, contributions: Contributions | None = None) -> Tensor:
-        return (contributions or self.contributions).pull(on_plus, on_minus)
-
-    def push(self, values: Sequence[Tensor]) -> Tensor:
-        plus, minus = self.contributions.push(values[0])
-        return plus * self.plus.coefficient(WALK) + minus * self.minus.coefficient(WALK)
+        element, towards = choose(self.node, self.weight, states, (self.shape, shape), score, generator)
+        empty = (self.total.expand(shape) == 0).flatten()[states]
+        return Draw.to(element, torch.where(empty, CEMETERY, 0), torch.where(towards < 0, -1, 1))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Sharing(Kernel):
     """A mix of non-negative values: one stream, policy `∝ (w_i a_i)^{1/τ}`, no outside option (S18)."""
 
-    def __init__(self, linear: LinearMap, weight: Tensor, value: Tensor, inverse: Tensor | None = None) -> None:
-        self.linear, self.weight, self.value = linear, weight, value
-        if inverse is None:
-            total = linear.apply(value, weight)
-            inverse = torch.where(is_empty(total), 0, 1 / total)
-        self.inverse = inverse
+    node: Affine
+    weight: Tensor  # w^{1/τ}
+    value: Tensor  # a^{1/τ}, shaped like the operand
+    inverse: Tensor  # 1 / Σ_i (w_i a_i)^{1/τ}, 0 where that sum is; shaped like the output
+
+    @classmethod
+    def of(cls, node: Affine, weight: Tensor, value: Tensor) -> Sharing:
+        """With the sums worked out."""
+        total = node.map.apply(value, weight)
+        return cls(node=node, weight=weight, value=value, inverse=torch.where(is_empty(total), 0, 1 / total))
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        back = self.linear.adjoint(mass * self.inverse, self.weight, self.value.shape)
+        back = self.node.map.adjoint(mass * self.inverse, self.weight, self.value.shape)
         return (self.value * back,)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
-        return self.linear.apply(self.value * values[0], self.weight) * self.inverse
+        return self.node.map.apply(self.value * values[0], self.weight) * self.inverse
 
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.inverse == 0) if bool((self.inverse == 0).any()) else None
+
+    def geometric(self, other: Self) -> Kernel:
+        moves = Sharing(
+            node=self.node,
+            weight=mean(self.weight, other.weight),
+            value=mean(self.value, other.value),
+            inverse=mean(self.inverse, other.inverse),
+        )
+        return Overlap(moves, common_ends(self, other, moves.inverse))
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        value = (self.value if future is None else self.value * future[0]).flatten()
+        shapes = self.value.shape, shape
+        element, _ = choose(self.node, self.weight, states, shapes, lambda w, i: w * value[i], generator)
+        empty = (self.inverse.expand(shape) == 0).flatten()[states]
+        return Draw.to(element, torch.where(empty, CEMETERY, 0))

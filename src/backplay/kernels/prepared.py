@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from backplay.network.linear import Averaging, Convolution, Dense, Resampling
 from backplay.network.nodes import Affine, Mix, Node, Wire
 from backplay.values.forward import Values
 from backplay.values.powers import BLOCK, raised_
@@ -45,18 +42,18 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
         return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
 
     def powers(old: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
-        if isinstance(node.map, Averaging):
+        if node.map.even:
             # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
             return *make()[:2], node.map.row_weight(values[node.operand]).pow(1 - tau)
         weight = node.weight(values)
-        scale = values.prepared(node, "rows", lambda: _row_scale(node, weight))
+        scale = values.prepared(node, "rows", lambda: node.map.row_scale(weight))
         first, second = (torch.empty_like(weight) for _ in range(2)) if old is None else old[:2]
-        _tempered(weight, _along_rows(node, scale, weight), tau, first, second, node.operand.nonnegative)
+        _tempered(weight, node.map.along_weight(scale, weight), tau, first, second, node.operand.nonnegative)
         return first, second, scale
 
     if tau == 1:
         return values.prepared(node, "split", make)
-    return values.latest(node, "split", (tau, values.batch if isinstance(node.map, Averaging) else None), powers)
+    return values.latest(node, "split", (tau, values.batch if node.map.even else None), powers)
 
 
 def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: Tensor, parts: bool) -> None:
@@ -71,43 +68,18 @@ def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: T
             size.sub_(signed.clamp_(min=0))
 
 
-def _row_scale(node: Affine, weight: Tensor) -> Tensor:
-    """Largest `|W_ij|` of each output, broadcastable against the output."""
-    if isinstance(node.map, Dense):
-        rows = torch.linalg.vector_norm(weight, math.inf, 1)
-    elif isinstance(node.map, Convolution) and not node.map.transposed:
-        rows = torch.linalg.vector_norm(weight.flatten(1), math.inf, 1).view([-1] + [1] * (weight.ndim - 2))
-    else:
-        rows = weight.abs().amax()
-    if isinstance(node.map, Resampling):  # its matrices act one after the other
-        rows = rows ** len(node.map.sizes)
-    return torch.where(rows > 0, rows, 1)
-
-
-def _along_rows(node: Affine, scale: Tensor, weight: Tensor) -> Tensor:
-    if isinstance(node.map, Resampling):
-        return scale ** (1 / len(node.map.sizes))
-    return scale.view([-1] + [1] * (weight.ndim - 1)) if scale.ndim else scale
-
-
 def stopping_total(node: Affine, values: Values) -> Tensor:
     """`γ_j`: the sum of `|W_ij|` over real predecessors; zero padding has none (S6)."""
     # samples have the same total, so that one serves all, unless weights or places differ from one to the next
-    shared = not node.fleeting and (not isinstance(node, Mix) or isinstance(node.map, Averaging))
+    shared = not node.fleeting and (not isinstance(node, Mix) or node.map.even)
     alike = node.operand.layout.dim == 0 and shared
 
     def make() -> Tensor:
         weight, mask = signed_weight(node, values).abs(), reality(node.operand, values)
         if mask is not None:
             return node.map.apply(mask, weight)
-        if isinstance(node.map, Dense):
-            return weight.sum(1)
         operand = values[node.operand]
-        shape = (1, *operand.shape[1:]) if alike else tuple(operand.shape)
-        if isinstance(node.map, Convolution) and not node.map.transposed:
-            # all channels are real alike: their weights may be added up first
-            shape, weight = (shape[0], node.map.groups, *shape[2:]), weight.sum(1, keepdim=True)
-        return node.map.apply(torch.ones(1, dtype=operand.dtype, device=operand.device).expand(shape), weight)
+        return node.map.row_sums(weight, torch.Size((1, *operand.shape[1:])) if alike else operand.shape, operand)
 
     always = alike and _always_real(node.operand) and not isinstance(node, Mix)
     return values.prepared(node, ("total", None if always else values.batch), make)

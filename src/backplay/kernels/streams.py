@@ -1,142 +1,39 @@
-"""Stream states of the Routing Game: contributions split by sign, and the policy on each stream (S12-S16)."""
+"""Stream states of the Routing Game: a sign oracle, and the policy on each of its two streams (S13-S16)."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import Kernel, Measure
-from backplay.network.linear import LinearMap
-
-CANCELLATION = 2.0**-6  # a smaller share of a difference has lost too many digits (S37)
-
-
-class Contributions(Protocol):
-    """The contributions `c_ij = a_i W_ij` of an affine node, split by sign (S12)."""
-
-    def sums(self, net: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """`Z⁺, Z⁻`, each a sum of non-negative terms; `net = Z⁺ − Z⁻`, where it is known, saves a product."""
-        ...
-
-    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
-        """`Σ_j [c_ij]⁺ u_j + [c_ij]⁻ v_j` for coefficients `u`, `v` on the two streams."""
-        ...
-
-    def push(self, function: Tensor) -> tuple[Tensor, Tensor]:
-        """`Σ_i [c_ij]⁺ f_i` and `Σ_i [c_ij]⁻ f_i` for a function `f ≥ 0` of the predecessors."""
-        ...
+from backplay.kernels.contributions import Contributions, Streams, is_empty
+from backplay.kernels.draws import CEMETERY, Draw, at, uniform
+from backplay.kernels.geometric import mean
+from backplay.kernels.kernel import BIASES, EMPTY, OUTSIDE, WALK, Kernel, Measure, Way
 
 
-@dataclass
-class ByWeight:
-    """Contributions of non-negative values: the sign is that of the weight, whose parts are given."""
+class StreamState(ABC):
+    """What a kernel asks of a stream state; all tensors are broadcastable against the output."""
 
-    linear: LinearMap
-    positive: Tensor
-    negative: Tensor
-    value: Tensor
-
-    def sums(self, net: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        plus = self.linear.apply(self.value, self.positive)
-        if net is not None:
-            minus = plus - net
-            if bool((minus >= CANCELLATION * plus).all()):
-                return plus, minus
-        return plus, self.linear.apply(self.value, self.negative)
-
-    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
-        shape = self.value.shape
-        up = self.linear.adjoint(on_plus, self.positive, shape)
-        return self.value * (up + self.linear.adjoint(on_minus, self.negative, shape))
-
-    def push(self, function: Tensor) -> tuple[Tensor, Tensor]:
-        return replace(self, value=self.value * function).sums()
-
-
-@dataclass
-class ByProduct:
-    """Contributions of signed values: the sign is that of the product.
-
-    `Z± = (|W||a| ± Wa)/2` and `½(|a| |W|ᵀ(u+v) + a Wᵀ(u−v))` cost two products each instead of four; where one stream
-    is so small that the difference cancels, the four products of parts are taken (S37).
-    """
-
-    linear: LinearMap
-    weight: Tensor
-    magnitude: Tensor  # |W|
-    value: Tensor
-    exact: bool = False  # take the parts
-
-    def sums(self, net: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        total = self.linear.apply(self.value.abs(), self.magnitude)
-        net = self.linear.apply(self.value, self.weight) if net is None else net
-        # the smaller stream is (total − |net|)/2
-        self.exact = not bool((net.abs() <= (1 - 2 * CANCELLATION) * total).all())
-        return self._exact_sums() if self.exact else ((total + net).mul_(0.5), (total - net).mul_(0.5))
-
-    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
-        shape = self.value.shape
-        if self.exact:
-            return self._exact_pull(on_plus, on_minus)
-        both = self.linear.adjoint(on_plus + on_minus, self.magnitude, shape)
-        net = self.linear.adjoint(on_plus - on_minus, self.weight, shape)
-        # into the fresh magnitude: the adjoint of a sum is one number, seen many times over, and cannot be written to
-        return self.value.abs().mul_(both).addcmul_(self.value, net).mul_(0.5)
-
-    def push(self, function: Tensor) -> tuple[Tensor, Tensor]:
-        return replace(self, value=self.value * function).sums()
-
-    def _parts(self) -> tuple[ByWeight, ByWeight]:
-        """Non-negative and negated negative values, as two sets of contributions by weight."""
-        positive, negative = self.weight.clamp(min=0), (-self.weight).clamp(min=0)
-        up, down = self.value.clamp(min=0), (-self.value).clamp(min=0)
-        return ByWeight(self.linear, positive, negative, up), ByWeight(self.linear, negative, positive, down)
-
-    def _exact_sums(self) -> tuple[Tensor, Tensor]:
-        (a, b), (c, d) = (part.sums() for part in self._parts())
-        return a + c, b + d
-
-    def _exact_pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
-        up, down = self._parts()
-        return up.pull(on_plus, on_minus) + down.pull(on_plus, on_minus)
-
-
-def part(given: Contributions, side: int) -> tuple[LinearMap, Tensor, Tensor, int]:
-    """Map, weight, value and sign with `[c_ij]^σ = [sign · W_ij a_i]⁺` on one side of a play's contributions."""
-    assert isinstance(given, (ByWeight, ByProduct))
-    if isinstance(given, ByWeight):
-        return given.linear, given.positive if side > 0 else given.negative, given.value, 1
-    return given.linear, given.weight, given.value, side
-
-
-def is_empty(total: Tensor) -> Tensor:
-    """Sums of non-negative terms that are 0, or so small that their inverse overflows (S16)."""
-    return total < torch.finfo(total.dtype).tiny
-
-
-class StreamState(Protocol):
-    """What a kernel asks of a stream state."""
-
+    @abstractmethod
     def coefficient(self, measure: Measure) -> Tensor:
         """What a unit of mass at the output sends into each unit of contribution."""
-        ...
 
+    @abstractmethod
     def outside(self) -> Tensor:
         """Probability of entering the stream and ending there in †."""
-        ...
 
     def leak(self) -> Tensor | None:
         """The part of `outside` that the bias absorbs; None where no bias does."""
-        ...
+        return None
 
 
-@dataclass
-class Stream:
+@dataclass(frozen=True, kw_only=True)
+class Stream(StreamState):
     """One stream state of every output: what it pays out and where the rest goes (S13, S15, S16)."""
 
     total: Tensor  # Z^σ, the sum of its contributions
@@ -147,7 +44,6 @@ class Stream:
     turn: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
 
     def coefficient(self, measure: Measure) -> Tensor:
-        """What a unit of mass at the output sends into each unit of contribution."""
         factor = self.entry
         if measure.discounted:
             factor = factor * self.discount
@@ -156,14 +52,37 @@ class Stream:
         return factor / self._denominator()
 
     def outside(self) -> Tensor:
-        """Probability of entering the stream and ending there; an empty stream is all outside."""
+        """An empty stream is all outside."""
         return self.entry * torch.where(is_empty(self.total), 1.0, self.aside / self._denominator())
 
     def leak(self) -> Tensor | None:
-        """Probability of entering the stream and leaving through the bias."""
         if self.absorbed is None:
             return None
         return self.entry * torch.where(is_empty(self.total), 0.0, self.absorbed / self._denominator())
+
+    def causes(self, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """What of the mass ends on this stream, by the reason."""
+        lost, leak = self.outside(), self.leak()
+        empty = torch.where(is_empty(self.total), lost, 0)
+        yield EMPTY, mass * empty
+        if leak is not None:
+            yield BIASES, mass * leak
+        yield OUTSIDE, mass * (lost - empty - (0 if leak is None else leak))
+
+    def exchanged(self, plus: Tensor, minus: Tensor) -> Streams:
+        """Masses of both players as they leave the stream: exchanged where the turn goes over."""
+        kept = (torch.as_tensor(self.turn, device=plus.device) > 0).to(plus.dtype)
+        return kept * plus + (1 - kept) * minus, kept * minus + (1 - kept) * plus
+
+    def geometric(self, other: Stream) -> StreamOverlap:
+        """Both plays' state at once; it is the same state only where the same player owns it (S16)."""
+        factor = mean(self.coefficient(WALK), other.coefficient(WALK))
+        ends = mean(self.outside(), other.outside())
+        if not isinstance(self.turn, Tensor) and not isinstance(other.turn, Tensor):
+            return StreamOverlap(factor, ends)
+        dtype = self.total.dtype
+        same = torch.as_tensor(self.turn, dtype=dtype) == torch.as_tensor(other.turn, dtype=dtype)
+        return StreamOverlap(factor * same.to(dtype), ends * same.to(dtype))
 
     def _denominator(self) -> Tensor:
         denominator = self.total + self.aside
@@ -173,33 +92,57 @@ class Stream:
         return denominator.masked_fill_(is_empty(denominator), 1.0)
 
 
+@dataclass(frozen=True)
+class StreamOverlap(StreamState):
+    """A stream state of two plays at once."""
+
+    factor: Tensor  # geometric mean of their coefficients
+    ends: Tensor  # and of what ends there
+
+    def coefficient(self, measure: Measure) -> Tensor:
+        return self.factor
+
+    def outside(self) -> Tensor:
+        return self.ends
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class StreamKernel(Kernel):
     """A sign oracle followed by two stream states; subclasses say what is chosen there."""
 
-    def __init__(self, plus: StreamState, minus: StreamState) -> None:
-        self.plus, self.minus = plus, minus
+    plus: StreamState
+    minus: StreamState
 
     def stream(self, side: int) -> Stream:
         """The stream state of one play on the + or − side."""
-        found = self.plus if side > 0 else self.minus
-        assert isinstance(found, Stream)
-        return found
-
-    @property
-    @abstractmethod
-    def chosen(self) -> Contributions:
-        """The contributions among which the last choice is made."""
+        state = self.plus if side > 0 else self.minus
+        assert isinstance(state, Stream)
+        return state
 
     @abstractmethod
-    def spread(self, on_plus: Tensor, on_minus: Tensor, contributions: Contributions | None = None) -> Tensor:
+    def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
         """Carry masses on the two stream states, already divided by the denominators, to the carrier.
 
-        `contributions` may stand in for `chosen`.
+        If `exact`, without differences of contributions.
         """
+
+    @abstractmethod
+    def reach(self, function: Tensor) -> Streams:
+        """Sum over each stream's predecessors of their contributions times a function of them."""
+
+    @abstractmethod
+    def choose(
+        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None
+    ) -> Tensor:
+        """A predecessor of each state on a stream, in proportion to its contribution, times `future` if given."""
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
         return (self.spread(u, v),)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        plus, minus = self.reach(values[0])
+        return plus * self.plus.coefficient(WALK) + minus * self.minus.coefficient(WALK)
 
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.plus.outside() + self.minus.outside())
@@ -207,3 +150,75 @@ class StreamKernel(Kernel):
     def leaked(self, mass: Tensor) -> Tensor | None:
         plus, minus = self.plus.leak(), self.minus.leak()
         return None if plus is None or minus is None else mass * (plus + minus)
+
+    def causes(self, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
+        for side in (1, -1):
+            yield from self.stream(side).causes(mass)
+
+    def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
+        u, v = self.plus.coefficient(WALK), self.minus.coefficient(WALK)
+        up, down = self.stream(-1).exchanged(plus, minus)
+        return [(self.spread(plus * u, up * v, exact=True), self.spread(minus * u, down * v, exact=True))]
+
+    def ways(self, plus: Tensor, minus: Tensor) -> list[Way]:
+        zero = torch.zeros_like(plus)
+        u, v = self.plus.coefficient(WALK), self.minus.coefficient(WALK)
+        on_plus = [Way([self.spread(m * u, zero, exact=True)], m * self.plus.outside()) for m in (plus, minus)]
+        exchanged = self.stream(-1).exchanged(plus, minus)
+        return on_plus + [Way([self.spread(zero, m * v, exact=True)], m * self.minus.outside()) for m in exchanged]
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        """The sign oracle, the outside option, then a predecessor on each stream."""
+        plus = self._plus_chance(states, shape, future)
+        sign = torch.where(uniform(states, generator) < plus, 1, -1)
+        element, turn = torch.zeros_like(states), torch.ones_like(states)
+        out = torch.zeros_like(states, dtype=torch.bool)
+        for side in (1, -1):
+            stream, on = self.stream(side), (sign == side).nonzero()[:, 0]
+            if not len(on):
+                continue
+            if future is None:
+                entry, outside = at(stream.entry, states[on], shape), at(stream.outside(), states[on], shape)
+                out[on] = uniform(on, generator) * entry < outside
+            turn[on] = at(stream.turn, states[on], shape).long()
+            walks = on[~out[on]]
+            if len(walks):
+                ahead = None if future is None else future[0]
+                element[walks] = self.choose(side, states[walks], shape, generator, ahead)
+        return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign)
+
+    def _plus_chance(self, states: Tensor, shape: torch.Size, future: Sequence[Tensor] | None) -> Tensor:
+        """(walks,) the probability of the + stream, given `future` if there is one."""
+        if future is None:
+            return at(self.stream(1).entry, states, shape)
+        streams = zip((self.plus, self.minus), self.reach(future[0]), strict=True)
+        plus, minus = (at(stream.coefficient(WALK), states, shape) * at(r, states, shape) for stream, r in streams)
+        return plus / (plus + minus)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoutingLinear(StreamKernel):
+    """Sign oracle, then a predecessor by the Gibbs policy of the stream (def:routing-recursion, eq:lrp-eps-policy)."""
+
+    contributions: Contributions
+
+    def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
+        contributions = self.contributions.exactly() if exact else self.contributions
+        return contributions.pull(on_plus, on_minus)
+
+    def reach(self, function: Tensor) -> Streams:
+        return self.contributions.push(function)
+
+    def choose(
+        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None
+    ) -> Tensor:
+        return self.contributions.choose(side, states, shape, generator, future)
+
+    def geometric(self, other: Self) -> Kernel:
+        return RoutingLinear(
+            contributions=self.contributions.geometric(other.contributions),
+            plus=self.stream(1).geometric(other.stream(1)),
+            minus=self.stream(-1).geometric(other.stream(-1)),
+        )

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import Kernel, Measure
-from backplay.methods.rules import over, stabilised
+from backplay.methods.rules import Relay, over, stabilised
 from backplay.network.attention import Attention
-from backplay.network.nodes import Held, Overlay, Wire, rerun
+from backplay.network.nodes import Held, Node, Overlay, Wire, rerun
 from backplay.values.forward import Values
 
 
@@ -26,7 +25,7 @@ class Softmax:
     epsilon: float = 0.0
 
 
-class Bilinear(Kernel):
+class Bilinear(Relay):
     """One half to the values, one half to the weights; of that, one half each to queries and keys (prop. 3.3).
 
     Fused and spelled-out attention meet here: both tell the weights, the values, and the scaled product of queries and
@@ -36,11 +35,14 @@ class Bilinear(Kernel):
     def __init__(self, node: Attention, values: Values, softmax: Softmax) -> None:
         assert node.scores is not None
         self.node, self.values, self.softmax, self.scores = node, values, softmax, node.scores
-        self.carriers = (node.scores.query, node.scores.key, node.operand)
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        return self.scores.query, self.scores.key, self.node.operand
+
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
         weight, value = self.node.weight(self.values), self.values[self.node.operand]
-        slopes = halves(lambda a, v: self.node.map.apply(v, a), (weight, value), mass, self.softmax.epsilon)
+        slopes = halves(lambda a, v: self.node.map.apply(v, a), (weight, value), relevance, self.softmax.epsilon)
         on_scores = self._behind_softmax(weight, slopes[0])
         operands = self.values[self.scores.query], self.values[self.scores.key]
         queries, keys = halves(self._product, operands, on_scores, self.softmax.epsilon)
@@ -64,21 +66,24 @@ class Bilinear(Kernel):
         return factor * self.scores.raw(query, key)
 
 
-class Factors(Kernel):
+class Factors(Relay):
     """A contraction of two live tensors of which one is held: one half to each all the same (prop. 3.3)."""
 
     def __init__(self, node: Held, values: Values, epsilon: float) -> None:
         self.node, self.values, self.epsilon = node, values, epsilon
-        self.carriers = (node.operand, node.told)
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        return self.node.operand, self.node.told
+
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
         node = self.node
         operands = self.values[node.operand], self.values[node.told]
 
         def product(operand: Tensor, told: Tensor) -> Tensor:
             return node.run(Overlay({node.operand: operand, node.told: told}, self.values))
 
-        slopes = halves(product, operands, mass, self.epsilon)
+        slopes = halves(product, operands, relevance, self.epsilon)
         return [value * slope for value, slope in zip(operands, slopes, strict=True)]
 
 

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import DIFFERENCE, Winner
+from backplay.kernels.kernel import DIFFERENCE
+from backplay.kernels.moves import Winner
 from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
 from backplay.network.nodes import (
     Affine,
     Gate,
     Held,
-    Input,
     Max,
     Mix,
     Node,
@@ -34,6 +34,7 @@ from backplay.network.nodes import (
     Sum,
     rerun,
 )
+from backplay.trajectory.passes import Pass, run
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
@@ -46,7 +47,7 @@ Reading = Callable[[Scope], Tensor]
 
 
 @dataclass(frozen=True)
-class Rule:
+class DeltaRule:
     """How an affine node shares its difference out: contributions `plain · c` and `boost · c` where they agree.
 
     A contribution `c_ij = W_ij Δa_i` agrees if it has the sign of the sum `Δz_j`. Shares are divided by their sum, so
@@ -57,68 +58,68 @@ class Rule:
     boost: float
 
 
-RESCALE, POSITIVE = Rule(1.0, 0.0), Rule(0.0, 1.0)
+RESCALE, POSITIVE = DeltaRule(1.0, 0.0), DeltaRule(0.0, 1.0)
 
 
-def multipliers(at: Values, base: Values, root: Tensor, rule: Rule) -> list[Tensor]:
+def multipliers(at: Values, base: Values, root: Tensor, rule: DeltaRule) -> list[Tensor]:
     """Multipliers at each of the network's inputs, in its shape, for `root` at the output."""
-    network, pair = at.network, _Pair(at, base)
-    found = {network.output: root}
-    for node in reversed(network.nodes):
-        if isinstance(node, Input):
-            continue
-        mass = found.pop(node, None)
-        if mass is None:
-            continue
-        for operand, part in pair.crossed(node, mass, rule):
-            found[operand] = found[operand] + part if operand in found else part
+    crossing = Crossing(at, base, root, rule)
+
+    def forget(node: Node) -> None:
         at.forget(node)
         base.forget(node)
-    return [found[n] if n in found else torch.zeros_like(at[n]) for n in network.inputs]
+
+    run(crossing, done=forget)
+    return [crossing.standing.get(n, torch.zeros_like(at[n])) for n in at.network.inputs]
 
 
-class _Pair:
-    """Values of an input and of its baseline."""
+class Crossing(Pass[Tensor]):
+    """Multipliers on their way back, given the values of an input (`at`) and of its baseline (`base`)."""
 
-    def __init__(self, at: Values, base: Values) -> None:
-        self.at, self.base = at, base
+    def __init__(self, at: Values, base: Values, root: Tensor, rule: DeltaRule) -> None:
+        super().__init__(at.network, {at.network.output: root}, keep=False)
+        self.at, self.base, self.rule = at, base, rule
+
+    def add(self, one: Tensor, other: Tensor) -> Tensor:
+        return one + other
 
     def difference(self, node: Node) -> Tensor:
         return self.at[node] - self.base[node]
 
-    def crossed(self, node: Node, mass: Tensor, rule: Rule) -> Iterator[tuple[Node, Tensor]]:
+    def move(self, node: Node, here: Tensor) -> Iterator[tuple[Node, Tensor]]:
         """Each live operand with its multiplier."""
         match node:
             case Affine() if not isinstance(node, (Mix, Held)):
-                yield node.operand, self._affine(node, mass, rule)
+                yield node.operand, self._affine(node, here)
             case Gate():
-                yield node.operand, mass * self._slope(node, node.operand)
+                yield node.operand, here * self._slope(node, node.operand)
             case Sum():
-                yield from ((operand, mass) for operand in node.inputs)
+                yield from ((operand, here) for operand in node.inputs)
             case Max(winner=None):
-                yield from self._duel(node, mass)
+                yield from self._duel(node, here)
             case Max():
-                yield node.inputs[0], self._winner(node, mass)
+                yield node.inputs[0], self._winner(node, here)
             case Select():
-                yield from self._select(node, mass)
+                yield from self._select(node, here)
             case Norm(spread=spread) if spread is not None and node.inputs == (node.operand,):
-                yield node.operand, self._norm(node, mass)
+                yield node.operand, self._norm(node, here)
             case Norm(spread=spread) if spread is not None:
-                yield from self._spelled_norm(node, mass)
+                yield from self._spelled_norm(node, here)
             case _ if node.operator in _DIVISIONS and len(node.inputs) == 2:
-                yield from self._quotient(node, mass)
+                yield from self._quotient(node, here)
             case Oracle(operator="softmax"):
                 operand, axis = node.inputs[0], node.args[1]
                 log, log0 = (torch.log_softmax(values[operand], axis) for values in (self.at, self.base))
-                yield operand, _softmax(mass, log, log0, axis)
+                yield operand, _softmax(here, log, log0, axis)
             case Attention(logits=logits) if logits is not None:
-                yield from self._attention(node, mass, logits)
+                yield from self._attention(node, here, logits)
             case Oracle() if node.operator not in _QUADRATIC:
-                yield from self._averaged(node, mass, _POINTS)
+                yield from self._averaged(node, here, _POINTS)
             case _:
-                yield from self._averaged(node, mass, 1)
+                yield from self._averaged(node, here, 1)
 
-    def _affine(self, node: Affine, mass: Tensor, rule: Rule) -> Tensor:
+    def _affine(self, node: Affine, mass: Tensor) -> Tensor:
+        rule = self.rule
         weight, delta = signed_weight(node, self.at), self.difference(node.operand)
         if rule.boost == 0:
             return node.map.adjoint(mass, weight, delta.shape)

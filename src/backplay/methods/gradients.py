@@ -12,7 +12,7 @@ from torch import Tensor
 from backplay.games import StoppingGame
 from backplay.games.reynolds import AVERAGE
 from backplay.keywords import Choice, Number
-from backplay.methods.deeplift import POSITIVE, RESCALE, Rule, gauss_legendre, multipliers
+from backplay.methods.deeplift import POSITIVE, RESCALE, DeltaRule, gauss_legendre, multipliers
 from backplay.methods.games import averaged
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
@@ -140,7 +140,7 @@ def deeplift(subject: Subject, rule: str, gamma: float) -> Sequence[Tensor]:
     network, weights = subject.network, subject.network.weights()
     at = Values(network, subject.inputs, weights)
     base = Values(network, subject.inputs.at([torch.zeros_like(x) for x in subject.xs]), weights)
-    rules = {"default": RESCALE, "gamma": Rule(1.0, gamma), "zplus": POSITIVE}
+    rules = {"default": RESCALE, "gamma": DeltaRule(1.0, gamma), "zplus": POSITIVE}
     return _products(multipliers(at, base, subject.weights, rules[rule]), subject.xs)
 
 

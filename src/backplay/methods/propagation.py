@@ -1,27 +1,29 @@
 """One backward pass of relevance on the captured graph, under a set of rules.
 
-Relevance moves as mass moves in a game, by `trajectory.passes.pull`; so residual sums, pooling, norms and attention
-need no code for any architecture, and powers of two keep it in range.
+Relevance moves as mass moves in a game, by the same loop (`trajectory.passes.run`); so residual sums, pooling, norms
+and attention need no code for any architecture, and powers of two keep it in range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from backplay.games.game import structural_kernel
-from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure, PassThrough, Split
+from backplay.kernels.kernel import DIFFERENCE, Kernel
+from backplay.kernels.pointwise import PassThrough, Split
 from backplay.methods.bilinear import Bilinear, Factors, Softmax
-from backplay.methods.rules import Box, Boxed, Epsilon, Propagation, Rule, over, sees_input
+from backplay.methods.rules import AffineRelay, Box, BoxRelay, Epsilon, Relay, Rule, over, sees_input
 from backplay.methods.subject import Subject
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
+from backplay.network.mass import Mass
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Oracle, Product, Sum, Wire
-from backplay.trajectory.passes import Passed, pull
+from backplay.trajectory.passes import MassPass, Passed, run
 from backplay.values.forward import Values
 
 PLAIN = Epsilon()  # shares by contribution and no stabiliser: where nothing has parameters
@@ -29,7 +31,7 @@ PLAIN = Epsilon()  # shares by contribution and no stabiliser: where nothing has
 
 @dataclass(frozen=True)
 class Rules:
-    """Which kernel each node gets.
+    """What each node does with relevance: a relay, or the kernel of a game where both do the same.
 
     Gates pass relevance on; so do maxima (to the winner), wires, and a product (to the factor that carries, S17, unless
     its rule is uniform).
@@ -44,18 +46,18 @@ class Rules:
     uniform: bool = False  # products give one half to each live factor, gates among them (Achtibat 2024, prop. 3.2)
     sums: str = "signed"  # "signed": by the operands; "absolute": by their magnitudes; "balanced": as Chefer has it
 
-    def kernel(self, node: Node, values: Values) -> Kernel:
+    def step(self, node: Node, values: Values) -> Kernel | Relay:
         match node:
             case Attention() if self.softmax is not None and node.scores is not None:
                 return Bilinear(node, values, self.softmax)
             case Mix():
-                return Propagation(self.mix, node, values)
+                return AffineRelay(self.mix, node, values)
             case Held() if self.uniform and node.helper is False and not _is_told(node.told):
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine() if self.first is not None and sees_input(node.operand):
-                return Boxed(self.first, node, values)
+                return BoxRelay(self.first, node, values)
             case Affine():
-                return Propagation(self.convolution if isinstance(node.map, Convolution) else self.dense, node, values)
+                return AffineRelay(self.convolution if isinstance(node.map, Convolution) else self.dense, node, values)
             case Halves():
                 return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
             case Sum():
@@ -75,7 +77,7 @@ class Rules:
             case _:
                 return structural_kernel(node, values)
 
-    def _sum(self, node: Sum, values: Values) -> Kernel:
+    def _sum(self, node: Sum, values: Values) -> Kernel | Relay:
         left, right = (values[n] for n in node.inputs)
         if self.sums == "signed":
             return Terms(left, right)
@@ -86,22 +88,25 @@ class Rules:
         return Split((share, 1 - share))
 
 
-class Absorbing(Kernel):
+class Absorbing(Relay):
     """Relevance that has come to an operator without a rule, somewhere behind queries and keys, ends there."""
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
         return ()
 
 
-class Uniform(Kernel):
+class Uniform(Relay):
     """A product: one half to each factor; all to one of them if the other is told alone, as a mask is."""
 
     def __init__(self, node: Product) -> None:
-        self.carriers = tuple(f for f in node.factors if not _is_told(f)) or node.carrying
+        self._carriers = tuple(f for f in node.factors if not _is_told(f)) or node.carrying
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        assert self.carriers is not None
-        return [mass / len(self.carriers)] * len(self.carriers)
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        return self._carriers
+
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
+        return [relevance / len(self._carriers)] * len(self._carriers)
 
 
 def _is_told(node: Node) -> bool:
@@ -111,19 +116,23 @@ def _is_told(node: Node) -> bool:
     return isinstance(node, Oracle)
 
 
-class Terms(Kernel):
+class Terms(Relay):
     """A sum: each term gets `R · a / (a + b)`."""
 
     def __init__(self, *terms: Tensor, carriers: tuple[Node, ...] | None = None) -> None:
-        self.terms, self.carriers = terms, carriers
+        self.terms, self._carriers = terms, carriers
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        return self._carriers
+
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
         first, *others = self.terms
-        per_unit = over(mass, sum(others, first))
+        per_unit = over(relevance, sum(others, first))
         return [term * per_unit for term in self.terms]
 
 
-class Balanced(Kernel):
+class Balanced(Relay):
     """A sum after Chefer (2021a, eqs. 8-10): `R · a / (a + b)`, then each term scaled as a whole.
 
     Of the sample's relevance a term gets the part that `|Σ R_a|` is of `|Σ R_a| + |Σ R_b|`, so that terms that cancel
@@ -133,15 +142,15 @@ class Balanced(Kernel):
     def __init__(self, layout: Layout, *terms: Tensor) -> None:
         self.layout, self.terms = layout, terms
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        plain = Terms(*self.terms).pull(mass, measure)
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
+        plain = Terms(*self.terms).back(relevance)
         sums = [self.layout.sum(part) for part in plain]
         size = torch.stack(sums).abs().sum(0)
-        factors = [over(over(part.abs(), size) * self.layout.sum(mass), part) for part in sums]
+        factors = [over(over(part.abs(), size) * self.layout.sum(relevance), part) for part in sums]
         return [p * self.layout.spread(f.to(p.dtype), p) for p, f in zip(plain, factors, strict=True)]
 
 
-class Linear(Kernel):
+class Linear(Relay):
     """`y = s (x − mean x) + o` with a detached scale `s`: `R_x = x ∂y/∂x R_y / y`, and the offset keeps its part.
 
     Norms centre by a linear map, as Ali (2022, eq. 10) and Achtibat (2024, prop. 3.4) read them; RMS and L2 norms,
@@ -153,12 +162,12 @@ class Linear(Kernel):
         self.scale = 1.0 if node.scale is None else node.scale(values)
         self.average = node.average if isinstance(node, Norm) and node.centres else None
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        slope = self.scale * over(mass, self.y)
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
+        slope = self.scale * over(relevance, self.y)
         return (self.x * (slope if self.average is None else slope - self.average(slope)),)
 
 
-def _norm(node: Norm, values: Values) -> Kernel:
+def _norm(node: Norm, values: Values) -> Kernel | Relay:
     if node.average is not None:
         return Linear(node, values)
     if node.operator not in ("add", "sub", "rsub"):  # x times a statistic
@@ -171,6 +180,19 @@ def _norm(node: Norm, values: Values) -> Kernel:
     return Terms(*terms[0], carriers=terms[1])
 
 
+class RelevancePass(MassPass):
+    """Relevance carried back under a set of rules."""
+
+    def __init__(self, rules: Rules, values: Values, passed: Passed, keep: bool) -> None:
+        super().__init__(values.network, passed.masses, keep)
+        self.rules, self.values = rules, values
+
+    def step(self, node: Node, mass: Mass) -> Iterable[tuple[Node, Tensor]]:
+        step = self.rules.step(node, self.values)
+        back = step.back(mass.value) if isinstance(step, Relay) else step.pull(mass.value, DIFFERENCE)
+        return zip(step.carriers or node.carriers, back, strict=True)
+
+
 def propagate(subject: Subject, rules: Rules, unit: bool = False, keep: bool = False) -> tuple[Values, Passed]:
     """Carry relevance from the target back to the inputs; it starts as `w · logit`, or as `w` if `unit` (S26b).
 
@@ -179,9 +201,9 @@ def propagate(subject: Subject, rules: Rules, unit: bool = False, keep: bool = F
     network = subject.network
     values = Values(network, subject.inputs, network.weights())
     root = subject.weights if unit else subject.weights * values.logits
-    done = None if keep else values.forget
-    passed = pull(network, lambda node: rules.kernel(node, values), root, DIFFERENCE, keep=keep, done=done)
-    return values, passed
+    passed = Passed.starting(network, root, counting=False)
+    run(RelevancePass(rules, values, passed, keep), done=None if keep else values.forget)
+    return values, passed.arrive()
 
 
 def relevance(subject: Subject, rules: Rules) -> list[Tensor]:

@@ -8,6 +8,7 @@ numerator that vanishes with it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,8 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backplay.games.routing import _net, contribute
-from backplay.kernels.kernel import Kernel, Measure
+from backplay.games.routing import contribute
 from backplay.network import Network
 from backplay.network.nodes import Affine, Diagonal, Input, Mix, Node, Wire, rerun
 from backplay.values.forward import Values
@@ -88,22 +88,36 @@ class Activating:
         return 1.0, 0.0
 
 
-class Propagation(Kernel):
-    """The kernel of an affine node under a rule."""
+class Relay(ABC):
+    """How one node hands relevance on to its inputs. It is no kernel of a game: there are no players and no walk."""
 
-    def __init__(self, rule: Rule, node: Affine, values: Values) -> None:
-        self.rule, self.node, self.values = rule, node, values
+    @property
+    def carriers(self) -> tuple[Node, ...] | None:
+        """Which nodes get relevance; None for the node's own carriers."""
+        return None
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+    @abstractmethod
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
+        """Relevance of the node's output, as relevance of each of these nodes."""
+
+
+@dataclass(frozen=True)
+class AffineRelay(Relay):
+    """An affine node under a rule."""
+
+    rule: Rule
+    node: Affine
+    values: Values
+
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
         node, values, rule = self.node, self.values, self.rule
         z, a = values[node], values[node.operand]
         bias = None if node.bias is None or rule.bias is None else node.bias(values)
         plus, minus = rule.weights(z)
         if isinstance(rule, Epsilon) and (bias is None or rule.bias == "absorb"):  # no need to tell signs apart
-            per_unit = over(mass, stabilised(z, rule.epsilon))
+            per_unit = over(relevance, stabilised(z, rule.epsilon))
             return (a * node.map.adjoint(per_unit, node.weight(values), a.shape),)
-        contributions, _ = contribute(node, values, a, 1.0)
-        up, down = contributions.sums(_net(node, values))
+        contributions, (up, down), _ = contribute(node, values, a, 1.0, real=True)
         if rule.bias is None:
             total = plus * up - minus * down
         else:  # as a change of z, which the forward pass knows to the last digit
@@ -111,7 +125,7 @@ class Propagation(Kernel):
         if bias is not None:
             weighed = plus * bias.clamp(min=0) + minus * bias.clamp(max=0)
             total, bias = total + (weighed - bias), weighed
-        per_unit = over(mass, stabilised(total, rule.epsilon))
+        per_unit = over(relevance, stabilised(total, rule.epsilon))
         share = torch.zeros_like(per_unit)
         if bias is not None and rule.bias == "share":
             # in proportion to |c_ij|, not evenly: an even share would reach inputs of value 0, and the next
@@ -140,18 +154,18 @@ class Box:
         return torch.minimum(*ends), torch.maximum(*ends)
 
 
-class Boxed(Kernel):
-    """The kernel of a layer that sees the input, under the zᴮ rule."""
+class BoxRelay(Relay):
+    """A layer that sees the input, under the zᴮ rule."""
 
     def __init__(self, rule: Box, node: Affine, values: Values) -> None:
         self.node, weight = node, node.weight(values)
         low, high = rule.bounds(node, values)
         self.parts = (values[node.operand], weight), (-low, weight.clamp(min=0)), (-high, weight.clamp(max=0))
 
-    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+    def back(self, relevance: Tensor) -> Sequence[Tensor]:
         linear = self.node.map
         total = torch.stack([linear.apply(value, weight) for value, weight in self.parts]).sum(0)
-        per_unit = over(mass, total)
+        per_unit = over(relevance, total)
         found = [value * linear.adjoint(per_unit, weight, value.shape) for value, weight in self.parts]
         return (torch.stack(found).sum(0),)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from string import ascii_letters
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from backplay.network.layout import PLAIN
+from backplay.network.linear import Layouts, LinearMap, Shapes
 
 _LEAD = "abcdefgh"
 
@@ -137,7 +141,7 @@ def _over(labels: Tensor, letters: str, keep: str) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class Contraction:
+class Contraction(LinearMap):
     """A product as a linear map: the live operand stands on the left of the equation, its weight on the right.
 
     Axes of length 1 are broadcast, on either side; a weight may be of another precision, as models cast now and then.
@@ -156,3 +160,29 @@ class Contraction:
         if broadcast:
             back = back.sum(broadcast, keepdim=True)
         return back[tuple(slice(None) if c in known else None for c in left)].expand(shape)
+
+    def row_length(self, weight: Tensor, shape: torch.Size) -> int:
+        return prod(self._free(shape).values())
+
+    def rows_of(
+        self, weight: Tensor, states: Tensor, shapes: Shapes, layouts: Layouts = (PLAIN, PLAIN)
+    ) -> tuple[Tensor, Tensor]:
+        """Axes of the operand that the output has not are run through; all others stand where the state stands."""
+        place = dict(zip(self.equation.out, torch.unravel_index(states, shapes[1]), strict=True))
+        free = self._free(shapes[0])
+        count = prod(free.values())
+        ranges = torch.unravel_index(torch.arange(count, device=states.device), list(free.values()) or (1,))
+        runs = dict(zip(free, ranges, strict=False))
+
+        def index(letters: str, shape: torch.Size) -> Tensor:
+            flat = torch.zeros(len(states), count, dtype=torch.long, device=states.device)
+            for c, size in zip(letters, shape, strict=True):
+                at = place[c][:, None] if c in place else runs[c]
+                flat = flat * size + (at if size > 1 else 0)  # an axis of length 1 is broadcast
+            return flat
+
+        return index(self.equation.left, shapes[0]), weight.flatten()[index(self.equation.right, weight.shape)]
+
+    def _free(self, shape: torch.Size) -> dict[str, int]:
+        """Length of each axis of the operand that the output has not."""
+        return {c: size for c, size in zip(self.equation.left, shape, strict=True) if c not in self.equation.out}

@@ -1,35 +1,133 @@
 """Linear maps with an exchangeable weight: `apply(x, W) = W x` and `adjoint(y, W, shape) = Wᵀ y`.
 
-A kernel runs the same geometry with other weights (`|W|`, `W⁺`, powers), so a map owns the geometry and no weight.
+A kernel runs the same geometry with other weights (`|W|`, `W⁺`, powers), so a map owns the geometry and no weight. A
+new map is one class: `apply` and `adjoint` are enough, and all else that is asked of a map has a slower default here.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
+from backplay.network.layout import PLAIN, Layout
+
 aten = torch.ops.aten
 
+Shapes = tuple[torch.Size, torch.Size]  # of the operand and of the output
+Layouts = tuple[Layout, Layout]  # where the samples lie in both
 
-class LinearMap(Protocol):
+
+class LinearMap(ABC):
     """What an affine or mix node does to its one live operand, given a weight."""
 
+    even: ClassVar[bool] = False  # whether all predecessors of an output weigh alike, so that powers of `W` cancel
+
+    @abstractmethod
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """`W x`, without bias."""
-        ...
 
+    @abstractmethod
     def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
         """`Wᵀ y`, in the shape of the operand."""
-        ...
+
+    def apply_squares(self, x: Tensor, squares: Tensor) -> Tensor:
+        """`W² x`, entry by entry, given the squared weight: what variances do."""
+        return self.apply(x, squares)
+
+    # ---------------------------------------------------------------- whole rows
+
+    def row_weight(self, x: Tensor) -> Tensor:
+        """The weight that all predecessors of an output share, for an operand like `x`; of even maps alone."""
+        raise NotImplementedError
+
+    def matrix(self, weight: Tensor) -> Tensor | None:
+        """(output channels, predecessors) where all positions share one row for each channel; None elsewhere."""
+        return None
+
+    def along_output(self, channels: Tensor, weight: Tensor) -> Tensor:
+        """One number for each row of `matrix`, made broadcastable against the output."""
+        return channels
+
+    def along_weight(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """The numbers of `row_scale` made broadcastable against the weight."""
+        return rows.view([-1] + [1] * (weight.ndim - 1)) if rows.ndim else rows
+
+    def row_sums(self, weight: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
+        """`W 1` for operands of a shape, broadcastable against the output; dtype and device as of `like`."""
+        return self.apply(torch.ones(1, dtype=like.dtype, device=like.device).expand(shape), weight)
+
+    def row_scale(self, weight: Tensor) -> Tensor:
+        """The largest `|W_ij|` of each output or of all, 1 where all are 0; broadcastable against the output."""
+        matrix = self.matrix(weight)
+        if matrix is None:
+            largest = weight.abs().amax()
+        else:
+            largest = self.along_output(torch.linalg.vector_norm(matrix, math.inf, 1), weight)
+        return torch.where(largest > 0, largest, 1)
+
+    # ---------------------------------------------------------------- rows of single states
+
+    def row_length(self, weight: Tensor, shape: torch.Size) -> int:
+        """How many predecessors `rows_of` lists for each state, given the operand's shape."""
+        return shape.numel() // shape[0]
+
+    def rows_of(
+        self, weight: Tensor, states: Tensor, shapes: Shapes, layouts: Layouts = (PLAIN, PLAIN)
+    ) -> tuple[Tensor, Tensor]:
+        """Predecessors of single outputs: their flat indices and the weights towards them, both (states, predecessors).
+
+        `states` are flat indices into the output. By default unit masses are carried back: a batch of them where
+        samples lie in front, else in each round one state of every sample.
+        """
+        if layouts == (PLAIN, PLAIN):
+            return self._rows_in_a_batch(weight, states, shapes)
+        return self._rows_by_sample(weight, states, shapes, layouts)
+
+    def _rows_in_a_batch(self, weight: Tensor, states: Tensor, shapes: Shapes) -> tuple[Tensor, Tensor]:
+        inner, below = shapes[1].numel() // shapes[1][0], shapes[0].numel() // shapes[0][0]
+        unit = torch.zeros(len(states), inner, dtype=_precision(weight), device=states.device)
+        unit.scatter_(1, (states % inner)[:, None], 1.0)
+        shape = torch.Size((len(states), *shapes[0][1:]))
+        row = self.adjoint(unit.view(len(states), *shapes[1][1:]), weight, shape).flatten(1)
+        return (states // inner)[:, None] * below + torch.arange(below, device=states.device), row
+
+    def _rows_by_sample(
+        self, weight: Tensor, states: Tensor, shapes: Shapes, layouts: Layouts
+    ) -> tuple[Tensor, Tensor]:
+        below, above = (
+            layout.rows(torch.arange(shape.numel(), device=states.device).view(shape))
+            for layout, shape in zip(layouts, shapes, strict=True)
+        )
+        inside = torch.empty(shapes[1].numel(), dtype=torch.long, device=states.device)
+        inside[above.flatten()] = torch.arange(above.numel(), device=states.device)
+        sample = inside[states] // above.shape[1]
+        distinct, place = cast("tuple[Tensor, Tensor]", torch.unique(states, return_inverse=True))
+        owner = inside[distinct] // above.shape[1]
+        turn = torch.zeros_like(distinct)  # the round in which a state of its sample is looked at
+        for k in range(len(above)):
+            turn[owner == k] = torch.arange(int((owner == k).sum()), device=states.device)
+        row = torch.empty(len(distinct), below.shape[1], dtype=_precision(weight), device=states.device)
+        for k in range(int(turn.amax()) + 1):
+            here = turn == k
+            unit = torch.zeros(shapes[1].numel(), dtype=row.dtype, device=states.device)
+            unit[distinct[here]] = 1.0
+            mass = self.adjoint(unit.view(shapes[1]), weight, shapes[0])
+            row[here] = layouts[0].rows(mass)[owner[here]]
+        return below[sample], row[place]
+
+
+def _precision(weight: Tensor) -> torch.dtype:
+    return weight.dtype if weight.ndim else torch.float64  # a number fits any precision
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(LinearMap):
     """Any `aten.convolution`: 1-3 dimensions, strides, zero padding, dilation, groups, transposed."""
 
     stride: tuple[int, ...]
@@ -62,9 +160,45 @@ class Convolution:
         geometry = self._geometry(weight.ndim - 2)
         return aten.convolution_backward(y.contiguous(), operand, weight, None, *geometry, [True, False, False])[0]
 
+    def matrix(self, weight: Tensor) -> Tensor | None:
+        return None if self.transposed else weight.flatten(1)
+
+    def along_output(self, channels: Tensor, weight: Tensor) -> Tensor:
+        return channels.view([-1] + [1] * (weight.ndim - 2))
+
+    def row_sums(self, weight: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
+        if not self.transposed:  # all channels are alike: their weights may be added up first
+            shape, weight = torch.Size((shape[0], self.groups, *shape[2:])), weight.sum(1, keepdim=True)
+        return super().row_sums(weight, shape, like)
+
+    def row_length(self, weight: Tensor, shape: torch.Size) -> int:
+        return super().row_length(weight, shape) if self.transposed else weight[0].numel()
+
+    def rows_of(
+        self, weight: Tensor, states: Tensor, shapes: Shapes, layouts: Layouts = (PLAIN, PLAIN)
+    ) -> tuple[Tensor, Tensor]:
+        """What a convolution sees at each state; outside of the image weights are 0."""
+        if self.transposed:
+            return super().rows_of(weight, states, shapes, layouts)
+        (_, channels, *space), kernel = shapes[0], weight.shape[2:]
+        stride, padding, dilation, *_ = self._geometry(len(kernel))
+        place = torch.unravel_index(states, shapes[1])
+        group = place[1] // (shapes[1][1] // self.groups)
+        own = torch.arange(weight.shape[1], device=states.device)
+        index = (place[0] * channels + group * weight.shape[1])[:, None] + own
+        index = index.view([len(states), weight.shape[1]] + [1] * len(kernel))
+        inside = torch.ones(1, dtype=torch.bool, device=states.device)
+        for d, size in enumerate(space):
+            taps = torch.arange(kernel[d], device=states.device) * dilation[d] - padding[d]
+            at = (place[2 + d] * stride[d])[:, None] + taps
+            view = [len(states), 1] + [-1 if k == d else 1 for k in range(len(kernel))]
+            inside = inside & ((at >= 0) & (at < size)).view(view)
+            index = index * size + at.clamp(0, size - 1).view(view)
+        return index.flatten(1), (weight[place[1]] * inside).flatten(1)
+
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(LinearMap):
     """`aten.linear`: the weight is (out, in) and acts on the last dimension."""
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -73,19 +207,36 @@ class Dense:
     def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
         return y @ weight
 
+    def matrix(self, weight: Tensor) -> Tensor | None:
+        return weight
+
+    def row_sums(self, weight: Tensor, shape: torch.Size, like: Tensor) -> Tensor:
+        return weight.sum(1)
+
+    def row_length(self, weight: Tensor, shape: torch.Size) -> int:
+        return shape[-1]
+
+    def rows_of(
+        self, weight: Tensor, states: Tensor, shapes: Shapes, layouts: Layouts = (PLAIN, PLAIN)
+    ) -> tuple[Tensor, Tensor]:
+        width = shapes[0][-1]
+        lead, unit = states // shapes[1][-1], states % shapes[1][-1]
+        return lead[:, None] * width + torch.arange(width, device=states.device), weight[unit]
+
 
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(LinearMap):
     """A mix whose weights are equal within each output (pooling, mean, sum): the operator itself is the map.
 
     The weight is a number, 1 for the operator as it is: powers of equal weights cancel in a policy.
     """
 
+    even: ClassVar[bool] = True
+
     function: Callable[[Tensor], Tensor]
     predecessors: Callable[[Tensor], Tensor | float] | None = None  # how many elements each is made of; None: a sum
 
     def row_weight(self, x: Tensor) -> Tensor:
-        """The weight that all predecessors of an output share."""
         ones = torch.ones_like(x)
         if self.predecessors is None:
             return torch.ones_like(self.function(ones))
@@ -94,12 +245,15 @@ class Averaging:
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.function(x) * weight
 
+    def apply_squares(self, x: Tensor, squares: Tensor) -> Tensor:
+        return self.function(x) * self.row_weight(x)
+
     def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
         return transpose(self.function, y * weight, shape)[0]
 
 
 @dataclass(frozen=True)
-class Resampling:
+class Resampling(LinearMap):
     """Separable interpolation: the weight stacks one matrix (out, in) for each of the last dimensions.
 
     Matrices of unlike sizes share one flat tensor so that powers and signs act on all of them at once; a product of
@@ -122,9 +276,15 @@ class Resampling:
             y = (y.movedim(axis, -1) @ matrix).movedim(-1, axis)
         return y
 
+    def along_weight(self, rows: Tensor, weight: Tensor) -> Tensor:
+        return rows ** (1 / len(self.sizes))
+
+    def row_scale(self, weight: Tensor) -> Tensor:
+        return super().row_scale(weight) ** len(self.sizes)  # its matrices act one after the other
+
 
 @dataclass(frozen=True, eq=False)
-class Sparse:
+class Sparse(LinearMap):
     """A matrix over the last dimensions, of which only some entries are there: the weight lists them.
 
     For maps that are not separable, or whose parts by sign are not: `W⁺` of a bicubic interpolation holds products of

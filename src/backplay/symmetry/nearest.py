@@ -26,10 +26,10 @@ from backplay.symmetry.matching import ByWeights, Families, by_mass
 from backplay.symmetry.pairing import Gains, pair
 from backplay.symmetry.transforms import permuted, shuffle
 from backplay.trajectory.hellinger import INVARIANT, Hellinger
-from backplay.trajectory.overlap import Meeting, unit
-from backplay.trajectory.passes import resume
+from backplay.trajectory.overlap import TwoPlays
+from backplay.trajectory.passes import KernelPass, run
 from backplay.trajectory.roots import common_root
-from backplay.trajectory.survival import ahead_of, expect
+from backplay.trajectory.survival import ahead_of, expect, ones_at_inputs
 from backplay.values.shared import Shared
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def _sample(play: Play, k: int) -> Play:
     return type(play)(play.game, play.network, one, play.aim.part(part).given)
 
 
-def _nearest(a: Play, b: Play, channels: Channels, families: Families) -> Meeting:
-    """The meeting of A with the renaming of B that overlaps most."""
+def _nearest(a: Play, b: Play, channels: Channels, families: Families) -> TwoPlays:
+    """A with the renaming of B that overlaps most."""
     search = Search(a, b, channels, families)
     best = search.look(torch.arange(len(channels.ledger)))
     for start in search.starts() if families else ():
@@ -72,7 +72,7 @@ def _nearest(a: Play, b: Play, channels: Channels, families: Families) -> Meetin
         found = search.improved(start)
         best = found if found.bc > best.bc else best
     identity = torch.equal(best.source, torch.arange(len(best.source)))
-    return Meeting(a, b if identity else b.on(search.network(best.source)))
+    return TwoPlays(a, b if identity else b.on(search.network(best.source)))
 
 
 @dataclass(frozen=True)
@@ -160,27 +160,27 @@ class Search:
     def network(self, source: Tensor) -> Network:
         return self.b.network.on(permuted(self.b.network.model, self.channels, source))
 
-    def _meeting(self, source: Tensor) -> Meeting:
-        return Meeting(self.a, cast("Play", Renamed(self.b, self.network(source))))
+    def _plays(self, source: Tensor) -> TwoPlays:
+        return TwoPlays(self.a, cast("Play", Renamed(self.b, self.network(source))))
 
     # ---------------------------------------------------------------- overlaps
 
     def look(self, source: Tensor) -> Look:
         """Both passes of the overlap (alg:hellinger-backward, alg:hellinger-forward)."""
-        meeting, network = self._meeting(source), self.a.network
+        plays, network = self._plays(source), self.a.network
         kernels: dict[Node, Kernel] = {}
 
         def kernel(node: Node) -> Kernel:
             if node not in kernels:
-                kernels[node] = meeting.kernel(node)
+                kernels[node] = plays.kernel(node)
             return kernels[node]
 
-        found, left = common_root(meeting.a, meeting.b, meeting.twins)
-        found = resume(network, kernel, found, WALK)
-        visited = [n for n in self.a.visited() if n not in left]
-        coming = expect(network, kernel, visited, unit(self.a), ends=True)
-        arrived = [found.masses[n].total() for n in network.inputs if n in found.masses]
-        return Look(source, float(sum(arrived, found.ended())), found.masses, coming)
+        overlap, behind = common_root(plays.a, plays.b, plays.kernels)
+        run(KernelPass(network, kernel, overlap, WALK))
+        visited = [n for n in self.a.visited() if n not in behind]
+        coming = expect(network, kernel, visited, ones_at_inputs(self.a), ends=True)
+        arrived = [overlap.masses[n].total() for n in network.inputs if n in overlap.masses]
+        return Look(source, float(sum(arrived, overlap.losses.total())), overlap.masses, coming)
 
     def _gains(self, here: Look, members: Sequence[Member]) -> Gains:
         """What each pair of a family would carry: all pairs in as many renamings as the family has turns."""
@@ -192,17 +192,17 @@ class Search:
             pairs, source = turned(members, members, turn), here.source.clone()
             for left, right in pairs:
                 source[list(left.channels)] = here.source[list(right.channels)]
-            carried = self._carried(here, self._meeting(source), inside)
+            carried = self._carried(here, self._plays(source), inside)
             for left, right in pairs:
                 gains.set(left, right, float(carried[[c + 1 for c in left.channels]].sum()))
         return gains
 
-    def _carried(self, here: Look, meeting: Meeting, inside: dict[Node, Tensor]) -> Tensor:
-        """(labels,) overlap of the walks that cross a family once as `meeting` pairs it, and else as they are `here`.
+    def _carried(self, here: Look, plays: TwoPlays, inside: dict[Node, Tensor]) -> Tensor:
+        """(labels,) overlap of the walks that cross a family once as `plays` pairs it, and else as they are `here`.
 
         `inside` says which states of a node belong to the family.
         """
-        coming = self._coming(here, meeting, inside)
+        coming = self._coming(here, plays, inside)
         carried = torch.zeros(len(here.source) + 1, dtype=torch.float64)
 
         def enter(node: Node, mass: Mass) -> None:
@@ -211,24 +211,24 @@ class Search:
                 scale = torch.exp2(mass.exponent + coming[node].exponent)
                 carried.index_add_(0, self.labels[node].flatten(), (met * scale).flatten().cpu())
 
-        found, _ = common_root(meeting.a, meeting.b, meeting.twins)
-        for node, mass in found.masses.items():
+        start, _ = common_root(plays.a, plays.b, plays.kernels)
+        for node, mass in start.masses.items():
             enter(node, mass)
         for node, mass in here.arriving.items():
             if isinstance(node, Input) or not any(n in inside for n in self.a.kernel(node).carriers or node.carriers):
                 continue
             outside = mass.value * ~inside[node] if node in inside else mass.value
-            step = meeting.kernel(node)
+            step = plays.kernel(node)
             for operand, moved in zip(step.carriers or node.carriers, step.pull(outside, WALK), strict=True):
                 enter(operand, Mass(moved, mass.exponent, operand.layout))
         return carried
 
-    def _coming(self, here: Look, meeting: Meeting, inside: dict[Node, Tensor]) -> dict[Node, Mass]:
-        """The overlap to come: inside the family as `meeting` pairs it, as it is `here` once the walk has left it."""
+    def _coming(self, here: Look, plays: TwoPlays, inside: dict[Node, Tensor]) -> dict[Node, Mass]:
+        """The overlap to come: inside the family as `plays` pairs it, as it is `here` once the walk has left it."""
         coming = dict(here.coming)
         for node in self.a.network.nodes:
             if node in inside and node in coming:
-                step = meeting.kernel(node)
+                step = plays.kernel(node)
                 within = ahead_of(node, step, [coming[n] for n in step.carriers or node.carriers], ends=True)
                 (new, old), common = aligned([within, here.coming[node]])
                 coming[node] = Mass(torch.where(inside[node], new, old), common, node.layout)

@@ -17,7 +17,7 @@ from backplay.errors import KeywordError
 from backplay.kernels.streams import StreamKernel
 from backplay.network.nodes import Affine, Mix
 from backplay.trajectory.comparable import check_comparable
-from backplay.trajectory.overlap import Meeting
+from backplay.trajectory.overlap import TwoPlays
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -89,16 +89,16 @@ def cemetery_floor(dead: float, alive: float, delta: float, layers: float = math
 def largest_row_overlap(play_a: Play, play_b: Play) -> float:
     """`b`: the largest `Σ_s' √(T_A T_B)(s, s')` over the affine states that both plays leave for somewhere."""
     check_comparable(play_a, play_b)
-    meeting, largest = Meeting(play_a, play_b), 0.0
+    plays, largest = TwoPlays(play_a, play_b), 0.0
     with torch.inference_mode(False), torch.no_grad():
         for node in play_a.visited():
             if not isinstance(node, Affine):
                 continue
-            step = play_a.kernel(node)
+            step, twin = plays.kernels(node)
             if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a residual sum: no weights, no row
                 continue
             ones = [torch.ones_like(play_a.values[n]) for n in step.carriers or node.carriers]
-            own, other, both = (k.push(ones) for k in (step, play_b.kernel(meeting.twins[node]), meeting.kernel(node)))
+            own, other, both = (k.push(ones) for k in (step, twin, plays.kernel(node)))
             agreed = both[(own > 0) & (other > 0)]
             largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)
     return min(1.0, largest)

@@ -17,13 +17,14 @@ from torch import Tensor
 from backplay.entry import entry
 from backplay.errors import KeywordError
 from backplay.kernels.attention import ValueRouting
-from backplay.kernels.kernel import Duel, Stopping, Winner
-from backplay.kernels.linear import RoutingLinear, Sharing
+from backplay.kernels.kernel import WALK_DIFFERENCE, Kernel
+from backplay.kernels.linear import Sharing
+from backplay.kernels.streams import RoutingLinear
 from backplay.network import Node
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Gate, Max, Mix
-from backplay.trajectory.choices import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing
 from backplay.trajectory.comparable import check_play
+from backplay.trajectory.deviations import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing
 from backplay.values.normal import normal_cdf
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ def _try(sampled: Sampled) -> tuple[str, Tensor] | None:
     """Kind and gain of each state, relative to max(1, |value|); None where the state is not covered."""
     kernel = sampled.play.kernel(sampled.node)
     match sampled.node, kernel:
-        case Gate(), Stopping():
+        case Gate(), _:
             return _try_gate(sampled, sampled.node, kernel)
-        case Max(), Winner() | Duel():
+        case Max(), _:
             return "max", _try_max(sampled, sampled.node, kernel)
         case Attention(), ValueRouting():
             return "attention", try_attention(sampled, sampled.node, kernel)
@@ -148,14 +149,15 @@ def _try(sampled: Sampled) -> tuple[str, Tensor] | None:
 # ---------------------------------------------------------------- gates
 
 
-def _try_gate(sampled: Sampled, node: Gate, kernel: Stopping) -> tuple[str, Tensor] | None:
+def _try_gate(sampled: Sampled, node: Gate, kernel: Kernel) -> tuple[str, Tensor] | None:
     """Continue with probability `c` for `c z + R(c)`; stopping pays 0."""
     known = _regulariser(node, sampled.play)
     if known is None:
         return None
     kind, bonus = known
     z = _payoff(node, sampled.play).expand(sampled.play.values[node].shape).flatten()[sampled.states].double()
-    policy = kernel.slope.expand(sampled.play.values[node].shape).flatten()[sampled.states].double()
+    (slope,) = kernel.pull(torch.ones_like(sampled.play.values[node]), WALK_DIFFERENCE)
+    policy = slope.flatten()[sampled.states].double()
     value = policy * z + bonus(policy)
     other = torch.rand(len(z), MIXTURES, generator=sampled.generator, dtype=torch.float64, device=z.device)
     near = (policy[:, None] + 0.01 * (other - 0.5)).clamp(0, 1)
@@ -211,13 +213,13 @@ def _probit(c: Tensor) -> Tensor:
 # ---------------------------------------------------------------- maxima
 
 
-def _try_max(sampled: Sampled, node: Max, kernel: Winner | Duel) -> Tensor:
+def _try_max(sampled: Sampled, node: Max, kernel: Kernel) -> Tensor:
     """The winner's value against that of every competitor, which is the node's own value."""
     values, states = sampled.play.values, sampled.states
     best = values[node].flatten()[states].double()
-    if isinstance(kernel, Winner):
-        paid = values[node.inputs[0]].flatten()[kernel.index.flatten()[states]]
-    else:
-        left, right = (values[n].flatten()[states] for n in node.inputs)
-        paid = torch.where(kernel.chosen[0].flatten()[states], left, right)
-    return relative(best - paid.double(), best)
+    step = kernel.draw(states, values[node].shape, sampled.generator)
+    paid = torch.zeros_like(best)
+    for k, operand in enumerate(node.carriers):
+        here = step.carrier == k
+        paid[here] = values[operand].flatten()[step.element[here]].double()
+    return relative(best - paid, best)

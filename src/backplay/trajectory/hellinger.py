@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,19 +14,128 @@ from torch import Tensor
 from backplay.entry import entries, entry
 from backplay.errors import KeywordError, list_words
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
-from backplay.kernels.tags import pull_tagged
 from backplay.network import Node
 from backplay.network.mass import Mass, aligned
-from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
-from backplay.trajectory.comparison import Comparison, Ends, joined
-from backplay.trajectory.overlap import Meeting, Surviving, prefixes
-from backplay.trajectory.passes import apart, arrived, beside, nothing
+from backplay.trajectory.overlap import Surviving, TwoPlays, prefixes
+from backplay.trajectory.passes import Pass, Passed, arrived, by_input, joined, no_mass, run, side_by_side
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
 KINDS = ("trajectory", "marginal", "fraction")
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a walk, or the overlap of two, has come to: the input (with its scale), † and constants (B,)."""
+
+    alive: Mass
+    cemetery: Tensor
+    constant: Tensor
+
+    @staticmethod
+    def of(passed: Passed, play: Play) -> Ends:
+        """What a walk, or an overlap that was carried through A's network, has come to."""
+        return Ends(arrived(passed, play), passed.losses.cemetery.clamp(max=1), passed.losses.constant)
+
+    def total(self) -> Tensor:
+        """(B,) all of it."""
+        return self.alive.total() + self.constant + self.cemetery
+
+    @staticmethod
+    def joined(parts: Sequence[Ends]) -> Ends:
+        """The ends of several batches, one behind the other."""
+        ends = [torch.cat(tensors) for tensors in zip(*((p.cemetery, p.constant) for p in parts), strict=True)]
+        return Ends(joined([p.alive for p in parts]), ends[0], ends[1])
+
+
+@entries
+class Comparison:
+    """The trajectory laws of two plays compared; one number for each pair of samples, always float64.
+
+    A play compared with itself overlaps in its own walk: give `both` as that walk, and the distance is 0 because it is
+    the same play, however a processor rounds (`√(t·t)` is `t` in IEEE arithmetic).
+    """
+
+    def __init__(self, a: Ends, b: Ends, both: Ends) -> None:
+        self._a, self._b, self._both = a, b, both
+        # passes round: dividing by the masses that both walks really carried takes their roundings back out
+        self._size = (a.total() * b.total()).sqrt()
+
+    @property
+    def cemetery_overlap(self) -> Tensor:
+        """(B,) `β(†)`."""
+        return self._both.cemetery
+
+    @property
+    def constant_overlap(self) -> Tensor:
+        """(B,) `β` of the constant elements (S26)."""
+        return self._both.constant
+
+    @property
+    def bc(self) -> Tensor:
+        """(B,) Bhattacharyya coefficient of the trajectory laws (eq:bc-def)."""
+        return (self._both.total() / self._size).clamp(max=1)
+
+    @property
+    def distance(self) -> Tensor:
+        """(B,) `H = √(1 − BC)` (eq:hellinger-def)."""
+        return (1 - self.bc).sqrt()
+
+    @property
+    def survival_a(self) -> Tensor:
+        """(B,) `Z_A`, the probability of reaching an input element."""
+        return self.log_survival_a.exp()
+
+    @property
+    def survival_b(self) -> Tensor:
+        """(B,) `Z_B`."""
+        return self.log_survival_b.exp()
+
+    @property
+    def log_survival_a(self) -> Tensor:
+        """(B,) natural logarithm of `Z_A`, right even where `Z_A` is below any float."""
+        return self._log_survival(0)
+
+    @property
+    def log_survival_b(self) -> Tensor:
+        """(B,) natural logarithm of `Z_B`."""
+        return self._log_survival(1)
+
+    def _log_survival(self, side: int) -> Tensor:
+        mass = (self._a, self._b)[side].alive
+        return mass.layout.sum(mass.value).log() + mass.log_scale
+
+    @property
+    def bc_surviving(self) -> Tensor:
+        """(B,) BC of the laws given survival (eq:conditioned-bc-posthoc); NaN where a play never survives."""
+        a, b, both = (part.flatten(1).sum(1) for part in self._given_survival)
+        return (both / (a * b).sqrt()).clamp(max=1)
+
+    @property
+    def surviving(self) -> Tensor:
+        """(B,) `H_surv` (eq:conditioned-h2)."""
+        return (1 - self.bc_surviving).sqrt()
+
+    @cached_property
+    def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`α_A`, `α_B`, `β` at the input given survival, float64."""
+        return self._normalised()
+
+    def _normalised(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by one normalisation of what arrived (eq:conditioned-bc-posthoc)."""
+        a, b, both = self._a.alive, self._b.alive, self._both.alive
+        z_a, z_b = (m.layout.sum(m.value) for m in (a, b))
+        # powers of two cancel before anything is rounded to 0
+        shift = both.exponent - (a.exponent + b.exponent) / 2
+        beta = Mass(both.value.double(), shift, both.layout).plain()
+        spread = a.layout.spread
+        return (
+            a.value.double() / spread(z_a, a.value),
+            b.value.double() / spread(z_b, b.value),
+            beta / spread((z_a * z_b).sqrt(), beta),
+        )
 
 
 @entries
@@ -34,17 +144,17 @@ class Hellinger(Comparison):
 
     With `conditioning="post-hoc"` the law given survival comes from one pass and a normalisation
     (eq:conditioned-bc-posthoc), with `"kernel"` from Doob-transformed kernels (eq:conditioned-geom-kernel).
-    `meetings` are the plays whose walks are compared, batch behind batch: A and B as they are, unless each sample of B
+    `plays` are the pairs whose walks are compared, batch behind batch: A and B as they are, unless each sample of B
     was renamed in its own way (S33).
     """
 
     def __init__(
-        self, a: Play, b: Play, conditioning: str = "post-hoc", meetings: Sequence[Meeting] | None = None
+        self, a: Play, b: Play, conditioning: str = "post-hoc", plays: Sequence[TwoPlays] | None = None
     ) -> None:
         self.a, self.b, self.conditioning = a, b, conditioning
-        self.meetings = [Meeting(a, b)] if meetings is None else meetings
+        self.plays = [TwoPlays(a, b)] if plays is None else plays
         with torch.inference_mode(False), torch.no_grad():
-            ends, curves = zip(*(_compared(m) for m in self.meetings), strict=True)
+            ends, curves = zip(*(_compared(p) for p in self.plays), strict=True)
         own_a, own_b, both = (Ends.joined(parts) for parts in zip(*ends, strict=True))
         super().__init__(own_a, own_b, both)
         layers = zip(*curves, strict=True)
@@ -65,7 +175,7 @@ class Hellinger(Comparison):
     @cached_property
     def _surviving(self) -> Surviving:
         with torch.inference_mode(False), torch.no_grad():
-            return Surviving.joined([m.surviving() for m in self.meetings])
+            return Surviving.joined([p.surviving() for p in self.plays])
 
     @cached_property
     def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,7 +209,7 @@ class Hellinger(Comparison):
         """
         if kind not in KINDS:
             raise KeywordError(f"kind={kind!r} is out of range: it must be one of {', '.join(map(repr, KINDS))}.")
-        return self.a.inputs.pack(apart(self._map(kind, conditioned), self.a))
+        return self.a.inputs.pack(by_input(self._map(kind, conditioned), self.a))
 
     def _map(self, kind: str, conditioned: bool) -> Tensor:
         """(B, elements) the map, all inputs side by side."""
@@ -127,8 +237,8 @@ class Hellinger(Comparison):
     @cached_property
     def _tagged(self) -> tuple[tuple[Mass, Mass], tuple[Mass, Mass]]:
         with torch.inference_mode(False), torch.no_grad():
-            plays = [[m.a for m in self.meetings], [m.b for m in self.meetings]]
-            a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in plays)
+            sides = [[p.a for p in self.plays], [p.b for p in self.plays]]
+            a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in sides)
             (a_plus, a_minus), (b_plus, b_minus) = ([joined(masses) for masses in side] for side in (a, b))
             return (a_plus, a_minus), (b_plus, b_minus)
 
@@ -137,40 +247,47 @@ class Hellinger(Comparison):
     def bc_forward(self) -> Tensor:
         """(B,) BC by the forward pass, which must agree with `bc` (eq:hellinger-cross-identity)."""
         with torch.inference_mode(False), torch.no_grad():
-            return torch.cat([m.forward()[0] for m in self.meetings]) / self._size
+            return torch.cat([p.forward()[0] for p in self.plays]) / self._size
 
 
-def _compared(meeting: Meeting) -> tuple[tuple[Ends, Ends, Ends], list[tuple[str, Tensor]]]:
+def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[tuple[str, Tensor]]]:
     """The ends of both walks and of their overlap, and the overlap behind each layer; a play overlaps with itself."""
-    a, b = meeting.a, meeting.b
-    own = [Ends(arrived(p.passed(WALK), p), p.cemetery, p.constant) for p in (a, b)]
-    found, curve = prefixes(meeting)
+    a, b = plays.a, plays.b
+    own = [Ends.of(p.passed(WALK), p) for p in (a, b)]
+    overlap, curve = prefixes(plays)
     if a is b:
         return (own[0], own[0], own[0]), [(name, own[0].total()) for name, _ in curve]
-    assert found.cemetery is not None
-    assert found.constant is not None
-    return (own[0], own[1], Ends(arrived(found, a), found.cemetery, found.constant)), curve
+    return (own[0], own[1], Ends.of(overlap, a)), curve
+
+
+class PlayersPass(Pass[tuple[Mass, Mass]]):
+    """Walk masses of both players, on one scale."""
+
+    def __init__(self, play: Play) -> None:
+        output, root = play.network.output, play.root(WALK_DIFFERENCE)
+        zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
+        plus, minus = (Mass(part.clamp(min=0), zeros, output.layout) for part in (root, -root))
+        super().__init__(play.network, {output: (plus, minus)}, keep=False)
+        self.play = play
+
+    def move(self, node: Node, here: tuple[Mass, Mass]) -> Iterable[tuple[Node, tuple[Mass, Mass]]]:
+        (plus, minus), common = aligned([m.normalised() for m in here])
+        kernel = self.play.kernel(node)
+        moved = kernel.pull_players(plus, minus)
+        for operand, (p, m) in zip(kernel.carriers or node.carriers, moved, strict=True):
+            yield operand, (Mass(p, common, operand.layout), Mass(m, common, operand.layout))
+
+    def add(self, one: tuple[Mass, Mass], other: tuple[Mass, Mass]) -> tuple[Mass, Mass]:
+        return one[0].plus(other[0]), one[1].plus(other[1])
 
 
 def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
     """Walk mass of each player at the inputs, all of them side by side."""
-    output, root = play.network.output, play.root(WALK_DIFFERENCE)
-    zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-    masses: dict[Node, tuple[Mass, Mass]] = {}
-    masses[output] = Mass(root.clamp(min=0), zeros, output.layout), Mass((-root).clamp(min=0), zeros, output.layout)
-    for node in reversed(play.network.nodes):
-        if node not in masses or isinstance(node, Input):
-            continue
-        pair, common = aligned([m.normalised() for m in masses.pop(node)])
-        step = play.kernel(node)
-        for operand, moved in zip(step.carriers or node.carriers, pull_tagged(step, *pair), strict=True):
-            arrived = [Mass(m, common, operand.layout) for m in moved]
-            if operand in masses:
-                arrived = [m.plus(n) for m, n in zip(masses[operand], arrived, strict=True)]
-            masses[operand] = arrived[0], arrived[1]
-    empty = [(nothing(play, n),) * 2 for n in play.network.inputs]
-    plus, minus = zip(*(masses.get(n, e) for n, e in zip(play.network.inputs, empty, strict=True)), strict=True)
-    return beside(plus), beside(minus)
+    players = PlayersPass(play)
+    run(players)
+    sources = [(n, (no_mass(play, n),) * 2) for n in play.network.inputs]
+    plus, minus = zip(*(players.standing.get(n, none) for n, none in sources), strict=True)
+    return side_by_side(plus), side_by_side(minus)
 
 
 @entry

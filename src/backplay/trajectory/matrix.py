@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,19 +11,15 @@ from torch import Tensor
 
 from backplay.entry import entry
 from backplay.errors import InputError
-from backplay.kernels.geometric import geometric
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Node
-from backplay.network.nodes import Input
 from backplay.trajectory.comparable import check_comparable, check_play
-from backplay.trajectory.comparison import Comparison, Ends
-from backplay.trajectory.passes import Passed, arrived, leave, started
-from backplay.trajectory.roots import Root
+from backplay.trajectory.hellinger import Comparison, Ends
+from backplay.trajectory.passes import KernelPass, Passed, run
+from backplay.trajectory.roots import OverlapPass
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
-
-Kernels = Callable[["Play"], Kernel]  # of one node
 
 
 @dataclass(frozen=True)
@@ -52,75 +48,54 @@ def hellinger_matrix(plays_a: Sequence[Play], plays_b: Sequence[Play]) -> Hellin
     for play in (*plays_a, *plays_b):
         check_comparable(plays_a[0], play)
     with torch.inference_mode(False), torch.no_grad():
-        found = _sweep(plays_a, plays_b)
+        pairs = _sweep(plays_a, plays_b)
     shape = (len(plays_a), len(plays_b), -1)
     tensors = {
-        name: torch.stack([getattr(c, name) for c in found]).view(shape)
+        name: torch.stack([getattr(c, name) for c in pairs]).view(shape)
         for name in ("distance", "bc", "surviving", "cemetery_overlap")
     }
     return HellingerMatrix(**{k: t[..., 0] if t.shape[-1] == 1 else t for k, t in tensors.items()})
 
 
 def _sweep(plays_a: Sequence[Play], plays_b: Sequence[Play]) -> list[Comparison]:
-    walks = {id(p): _Walk(p) for p in (*plays_a, *plays_b)}
-    pairs = [_Pair(a, b) for a in plays_a for b in plays_b]
-    for position in reversed(range(len(plays_a[0].network.nodes))):
-        held: dict[int, Kernel] = {}  # of this node alone
-
-        def kernel(play: Play, position: int = position, held: dict[int, Kernel] = held) -> Kernel:
-            if id(play) not in held:
-                held[id(play)] = play.kernel(play.network.nodes[position], keep=False)
-            return held[id(play)]
-
-        for one in (*walks.values(), *pairs):
-            one.leave(position, kernel)
-    ends = {play: walk.ends() for play, walk in walks.items()}
-    return [Comparison(ends[id(p.a)], ends[id(p.b)], ends[id(p.a)] if p.a is p.b else p.ends()) for p in pairs]
+    """All walks and all pairs in one run of the backward loop."""
+    plays = {id(p): p for p in (*plays_a, *plays_b)}
+    kernels = _Kernels(list(plays.values()))
+    walks = {key: _own_walk(play, kernels) for key, play in plays.items()}
+    pairs = [(a, b, _overlap(a, b, kernels)) for a in plays_a for b in plays_b]
+    unknown = [w for key, w in walks.items() if not plays[key].knows(WALK)]
+    run(*unknown, *(overlap for _, _, overlap in pairs), done=kernels.forget)
+    ends = {key: Ends.of(walk.passed.arrive(), plays[key]) for key, walk in walks.items()}
+    return [
+        Comparison(ends[id(a)], ends[id(b)], ends[id(a)] if a is b else Ends.of(overlap.passed.arrive(), a))
+        for a, b, overlap in pairs
+    ]
 
 
-class _Walk:
-    """One play's own walk; where the play has walked it already, its result."""
+class _Kernels:
+    """The kernels of all plays at the node that the sweep stands at: made once, and forgotten before the next."""
 
-    def __init__(self, play: Play) -> None:
-        play.ready()
-        self.play, self.known = play, play.knows(WALK)
-        self.found = play.passed(WALK) if self.known else started(play.network, play.root())
+    def __init__(self, plays: Sequence[Play]) -> None:
+        networks = {id(p.network): p.network for p in plays}.values()
+        self._positions = {node: k for network in networks for k, node in enumerate(network.nodes)}
+        self._held: dict[int, Kernel] = {}
 
-    def leave(self, position: int, kernel: Kernels) -> None:
-        node = self.play.network.nodes[position]
-        if not self.known and node in self.found.masses:
-            _step(self.found, node, lambda: kernel(self.play))
+    def of(self, play: Play, node: Node) -> Kernel:
+        """A play's kernel at a node, which may be another play's copy of it."""
+        if id(play) not in self._held:
+            self._held[id(play)] = play.kernel(play.network.nodes[self._positions[node]], keep=False)
+        return self._held[id(play)]
 
-    def ends(self) -> Ends:
-        found = _ends(self.found, self.play)
-        return Ends(found.alive, found.cemetery.clamp(max=1), found.constant)
-
-
-class _Pair:
-    """The overlap of two plays on its way back, from their common root on."""
-
-    def __init__(self, a: Play, b: Play) -> None:
-        self.a, self.b, self.root = a, b, Root(a, b)
-
-    def leave(self, position: int, kernel: Kernels) -> None:
-        node, found = self.a.network.nodes[position], self.root.found
-        if node is self.root.at:
-            self.root.leave(kernel(self.a), kernel(self.b))
-        elif node in found.masses:
-            _step(found, node, lambda: geometric(kernel(self.a), kernel(self.b), node.name))
-
-    def ends(self) -> Ends:
-        return _ends(self.root.found, self.a)
+    def forget(self, node: Node) -> None:
+        self._held.clear()
 
 
-def _step(found: Passed, node: Node, kernel: Callable[[], Kernel]) -> None:
-    if isinstance(node, Input):
-        found.masses[node] = found.masses[node].normalised()
-    else:
-        leave(found, node, kernel(), WALK, keep=False)
+def _own_walk(play: Play, kernels: _Kernels) -> KernelPass:
+    """One play's own walk; where the play has walked it already, with its result."""
+    play.ready()
+    passed = play.passed(WALK) if play.knows(WALK) else Passed.starting(play.network, play.root())
+    return KernelPass(play.network, lambda node: kernels.of(play, node), passed, WALK, keep=False)
 
 
-def _ends(found: Passed, play: Play) -> Ends:
-    assert found.cemetery is not None
-    assert found.constant is not None
-    return Ends(arrived(found, play), found.cemetery, found.constant)
+def _overlap(a: Play, b: Play, kernels: _Kernels) -> OverlapPass:
+    return OverlapPass(a, b, lambda node: (kernels.of(a, node), kernels.of(b, node)))

@@ -1,10 +1,15 @@
-"""Passes over the reversed graph: one root, one measure, every kernel once."""
+"""Passes over the reversed graph: one loop for walks, relevance, multipliers and sampled trajectories.
+
+A `Pass` holds what stands at the nodes it has come to and says how that leaves a node; `run` lets it leave every node
+once, the last one first. Games and distances carry mass by kernels (`KernelPass`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,21 +24,140 @@ from backplay.network.nodes import Affine, Input, Norm
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
+S = TypeVar("S")  # what stands at a node
+
+
+class Pass(ABC, Generic[S]):
+    """Something that is carried back through a network, node by node."""
+
+    def __init__(self, network: Network, standing: dict[Node, S], keep: bool = True) -> None:
+        self.network = network
+        self.standing = standing  # what stands at each node that the pass has come to
+        self.keep = keep  # whether it stays written down after the node has been left
+
+    @abstractmethod
+    def move(self, node: Node, here: S) -> Iterable[tuple[Node, S]]:
+        """What stands at a node, moved on: each operand with what comes to it."""
+
+    @abstractmethod
+    def add(self, one: S, other: S) -> S:
+        """What stands at a node where two things have come together."""
+
+    def leave(self, node: Node) -> None:
+        """Move on what stands at a node, if anything does; what stands at an input stays."""
+        if node not in self.standing or isinstance(node, Input):
+            return
+        with at(node):
+            for operand, moved in self.move(node, self.standing[node]):
+                here = self.standing.get(operand)
+                self.standing[operand] = moved if here is None else self.add(here, moved)
+        if not self.keep:
+            del self.standing[node]
+
+
+def run(*passes: Pass[Any], done: Callable[[Node], None] | None = None) -> None:
+    """The backward loop. Passes on copies of one graph go side by side; `done` is told of nodes that all have left."""
+    for position in reversed(range(len(passes[0].network.nodes))):
+        for each in passes:
+            each.leave(each.network.nodes[position])
+        node = passes[0].network.nodes[position]
+        if done is not None and not isinstance(node, Input):
+            done(node)
+
+
+class MassPass(Pass[Mass]):
+    """Mass with a scale for each sample, so that it stays in range through any depth (S11)."""
+
+    @abstractmethod
+    def step(self, node: Node, mass: Mass) -> Iterable[tuple[Node, Tensor]]:
+        """Each operand with the values that come to it, on the scale of the given mass."""
+
+    def move(self, node: Node, here: Mass) -> Iterable[tuple[Node, Mass]]:
+        if isinstance(node, (Affine, Norm)):  # between these, masses change by small factors only
+            here = self.standing[node] = here.normalised()
+        for operand, value in self.step(node, here):
+            yield operand, Mass(value, here.exponent, operand.layout)
+
+    def add(self, one: Mass, other: Mass) -> Mass:
+        return one.plus(other)
+
+
+@dataclass
+class Losses:
+    """Where walks have ended other than at the input: (B,) float64 each."""
+
+    cemetery: Tensor
+    constant: Tensor
+    leaked: Tensor  # the part of the cemetery that biases absorb
+
+    @staticmethod
+    def none(batch: int, device: torch.device) -> Losses:
+        zeros = torch.zeros(batch, dtype=torch.float64, device=device)
+        return Losses(zeros, zeros, zeros)
+
+    def total(self) -> Tensor:
+        """(B,) what has ended in † and in constants."""
+        return self.cemetery + self.constant
+
+    def count(self, kernel: Kernel, mass: Mass) -> None:
+        """Add what ends at a node that holds this mass."""
+        self.cemetery = self.cemetery + _total(kernel.lost(mass.value), mass)
+        self.constant = self.constant + _total(kernel.constant(mass.value), mass)
+        self.leaked = self.leaked + _total(kernel.leaked(mass.value), mass)
+
+
+def _total(ends: Tensor | None, mass: Mass) -> Tensor | float:
+    return 0.0 if ends is None else Mass(ends, mass.exponent, mass.layout).total()
+
 
 @dataclass
 class Passed:
-    """What a pass found: mass at the nodes, and where the walk ended."""
+    """What a pass has come to: mass at the nodes, and where walks have ended."""
 
     masses: dict[Node, Mass] = field(default_factory=dict[Node, Mass])
-    cemetery: Tensor | None = None  # (B,) float64
-    constant: Tensor | None = None
-    leaked: Tensor | None = None
+    counted: Losses | None = None  # None: ends are not counted
 
-    def ended(self) -> Tensor:
-        """(B,) what has ended in † and in constants, for walks."""
-        assert self.cemetery is not None
-        assert self.constant is not None
-        return self.cemetery + self.constant
+    @staticmethod
+    def starting(network: Network, root: Tensor, counting: bool = True) -> Passed:
+        """Mass `root` at the network's output."""
+        batch = network.output.layout.batch(root)
+        zeros = torch.zeros(batch, dtype=torch.float64, device=root.device)
+        masses = {network.output: Mass(root, zeros, network.output.layout)}
+        return Passed(masses, Losses.none(batch, root.device) if counting else None)
+
+    @property
+    def losses(self) -> Losses:
+        """Of a walk."""
+        assert self.counted is not None
+        return self.counted
+
+    def arrive(self) -> Passed:
+        """Bring what has come to the inputs to a scale near 1."""
+        for node, mass in self.masses.items():
+            if isinstance(node, Input):
+                self.masses[node] = mass.normalised()
+        return self
+
+
+class KernelPass(MassPass):
+    """Mass carried by kernels; ends of the walk are counted if `passed` counts them."""
+
+    def __init__(
+        self,
+        network: Network,
+        kernel: Callable[[Node], Kernel],
+        passed: Passed,
+        measure: Measure,
+        keep: bool = True,
+    ) -> None:
+        super().__init__(network, passed.masses, keep)
+        self.kernel, self.passed, self.measure = kernel, passed, measure
+
+    def step(self, node: Node, mass: Mass) -> Iterable[tuple[Node, Tensor]]:
+        kernel = self.kernel(node)
+        if self.passed.counted is not None:
+            self.passed.counted.count(kernel, mass)
+        return zip(kernel.carriers or node.carriers, kernel.pull(mass.value, self.measure), strict=True)
 
 
 def pull(
@@ -48,88 +172,39 @@ def pull(
 
     Ends of the walk are counted for undiscounted unsigned measures. `done` is told of every node that is finished.
     """
-    found = started(network, root)
-    if measure.signed or measure.discounted:
-        found.cemetery = found.constant = found.leaked = None
-    return resume(network, kernel, found, measure, keep, done)
+    passed = Passed.starting(network, root, counting=not (measure.signed or measure.discounted))
+    run(KernelPass(network, kernel, passed, measure, keep), done=done)
+    return passed.arrive()
 
 
-def started(network: Network, root: Tensor) -> Passed:
-    """A walk that stands at the network's output."""
-    zeros = torch.zeros(network.output.layout.batch(root), dtype=torch.float64, device=root.device)
-    found = Passed({network.output: Mass(root, zeros, network.output.layout)})
-    found.cemetery, found.constant, found.leaked = zeros.clone(), zeros.clone(), zeros.clone()
-    return found
+# ---------------------------------------------------------------- what has come to the inputs
 
 
-def resume(
-    network: Network,
-    kernel: Callable[[Node], Kernel],
-    found: Passed,
-    measure: Measure,
-    keep: bool = True,
-    done: Callable[[Node], None] | None = None,
-) -> Passed:
-    """Carry what a pass has found so far back to the inputs; `pull` from a frontier instead of the output."""
-    for node in reversed(network.nodes):
-        if isinstance(node, Input):
-            break
-        if node in found.masses:
-            with at(node):
-                leave(found, node, kernel(node), measure, keep)
-        if done is not None:
-            done(node)
-    for source in network.inputs:
-        if source in found.masses:
-            found.masses[source] = found.masses[source].normalised()
-    return found
-
-
-def arrived(found: Passed, play: Play) -> Mass:
+def arrived(passed: Passed, play: Play) -> Mass:
     """What has come to the inputs, all of them side by side: (B, elements) with one scale for each sample."""
-    return beside([found.masses.get(source, nothing(play, source)) for source in play.network.inputs])
+    return side_by_side([passed.masses.get(source, no_mass(play, source)) for source in play.network.inputs])
 
 
-def beside(masses: Sequence[Mass]) -> Mass:
+def side_by_side(masses: Sequence[Mass]) -> Mass:
     """Masses at the inputs as one, (B, elements)."""
     values, common = aligned(masses)
     return Mass(torch.cat([v.flatten(1) for v in values], 1), common, PLAIN)
 
 
-def apart(found: Tensor, play: Play) -> list[Tensor]:
+def joined(parts: Sequence[Mass]) -> Mass:
+    """Mass at the inputs of several batches, (B, elements), one behind the other."""
+    return Mass(torch.cat([m.value for m in parts]), torch.cat([m.exponent for m in parts]), parts[0].layout)
+
+
+def by_input(elements: Tensor, play: Play) -> list[Tensor]:
     """(B, elements) as tensors of the inputs' shapes."""
     shapes = [play.values[source].shape for source in play.network.inputs]
-    parts = found.split([shape[1:].numel() for shape in shapes], 1)
+    parts = elements.split([shape[1:].numel() for shape in shapes], 1)
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def nothing(play: Play, node: Node) -> Mass:
+def no_mass(play: Play, node: Node) -> Mass:
     """No mass: at an oracle, a detached factor, an input without influence."""
     value = play.values[node]
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=value.device)
     return Mass(torch.zeros_like(value), zeros, node.layout)
-
-
-def leave(found: Passed, node: Node, step: Kernel, measure: Measure, keep: bool = True) -> None:
-    """Carry what stands at one node to its carriers; what ends there is counted for walks."""
-    masses = found.masses
-    if isinstance(node, (Affine, Norm)):  # between these, masses change by small factors only
-        masses[node] = masses[node].normalised()
-    mass = masses[node]
-    if found.cemetery is not None:
-        _count_ends(found, step, mass)
-    for operand, value in zip(step.carriers or node.carriers, step.pull(mass.value, measure), strict=True):
-        arrived = Mass(value, mass.exponent, operand.layout)
-        masses[operand] = masses[operand].plus(arrived) if operand in masses else arrived
-    if not keep:
-        del masses[node]
-
-
-def _count_ends(found: Passed, step: Kernel, mass: Mass) -> None:
-    for name, ends in (
-        ("cemetery", step.lost(mass.value)),
-        ("constant", step.constant(mass.value)),
-        ("leaked", step.leaked(mass.value)),
-    ):
-        if ends is not None:
-            setattr(found, name, getattr(found, name) + Mass(ends, mass.exponent, mass.layout).total())

@@ -1,21 +1,25 @@
-"""`play.sample`: trajectories drawn from the walk, node by node, all at once (S32)."""
+"""`play.sample`: trajectories drawn from the walk, node by node: any of them, or only those that arrive (S32)."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from backplay.entry import at as here
 from backplay.entry import entries
-from backplay.errors import InputError
-from backplay.kernels.draws import CEMETERY, CONSTANT, draw
-from backplay.kernels.kernel import WALK_DIFFERENCE
+from backplay.errors import InputError, list_words
+from backplay.kernels.draws import CEMETERY, CONSTANT
+from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel
 from backplay.network import Node
 from backplay.network.layout import PLAIN
-from backplay.network.nodes import Input
+from backplay.network.mass import Mass
+from backplay.trajectory.passes import Pass, arrived, run
+from backplay.trajectory.survival import conditioned, log2_survival, root_given_survival, survival
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -30,12 +34,14 @@ class Trajectories:
 
     `states[name]` is the element of that node that each trajectory visits, as an index into the sample's flattened
     output, −1 where it does not come there; `players[name]` whose turn it is (±1, 0: not there), `streams[name]` the
-    stream taken at nodes that have streams (±1, 0: none). `ends` is 0 at the input, −1 in †, −2 in constants.
+    stream taken at nodes that have streams (±1, 0: none). `ends` is 0 at the input, −1 in †, −2 in constants. If
+    `arriving`, only trajectories that reach the input were drawn, so that `ends` is 0 throughout.
     """
 
     play: Play
     n: int
     ends: Tensor
+    arriving: bool = False
     states: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     players: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     streams: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -44,11 +50,39 @@ class Trajectories:
         return self.n
 
     def __repr__(self) -> str:
-        alive = float((self.ends == INPUT).double().mean())
-        return f"Trajectories({self.n} for each of {len(self.ends)} samples, {alive:.1%} reach the input)"
+        drawn = f"{self.n} for each of {len(self.ends)} samples"
+        if self.arriving:
+            return f"Trajectories({drawn}, all reach the input, as {float(self.share.amin()):.1e} of all walks do)"
+        return f"Trajectories({drawn}, {float((self.ends == INPUT).double().mean()):.1%} reach the input)"
+
+    @property
+    def share(self) -> Tensor:
+        """(B,) the share of all walks that reach the input, drawn or not: `Z` (eq:survival-mass)."""
+        return self.log_share.exp()
+
+    @property
+    def log_share(self) -> Tensor:
+        """(B,) its natural logarithm, right even where the share is below any float."""
+        mass = arrived(self.play.passed(WALK), self.play)
+        return mass.layout.sum(mass.value).log() + mass.log_scale
+
+    def expected(self, name: str | Node = "input") -> Tensor:
+        """What `frequencies` tend to, float64: `play.marginal`, or that among the walks that arrive."""
+        node = self._node(name)
+        mass = self.play.mass(node, WALK).double()
+        if self.arriving and node in self._survival:
+            h = self._survival[node].double()
+            scale = mass.exponent + h.exponent - self.log_share / math.log(2)
+            mass = Mass(mass.value * h.value, scale, node.layout)
+        return mass.plain()
+
+    @cached_property
+    def _survival(self) -> dict[Node, Mass]:
+        with torch.inference_mode(False), torch.no_grad():
+            return survival(self.play)
 
     def frequencies(self, name: str | Node = "input") -> Tensor:
-        """Share of the trajectories that visit each element of a node; what `play.marginal` predicts."""
+        """Share of the trajectories that visit each element of a node; `expected` is what they tend to."""
         node = self._node(name)
         value = self.play.values[node]
         rows = node.layout.rows(_positions(node, value.shape).to(value.device))
@@ -56,18 +90,18 @@ class Trajectories:
         if node.name in self.states:
             states = self.states[node.name]
             visits.scatter_add_(1, states.clamp(min=0), (states >= 0).double())
-        found = torch.zeros(value.numel(), dtype=torch.float64, device=value.device)
-        found[_owners(node, value.shape).to(value.device).flatten()] = visits.flatten() / self.n
-        return found.view(value.shape)
+        shares = torch.zeros(value.numel(), dtype=torch.float64, device=value.device)
+        shares[_owners(node, value.shape).to(value.device).flatten()] = visits.flatten() / self.n
+        return shares.view(value.shape)
 
     def check(self, name: str | Node = "input", least: float = 5.0) -> Tensor:
-        """(B,) p-values of the χ² test of the visits to a node against its marginal.
+        """(B,) p-values of the χ² test of the visits to a node against what is expected.
 
         Elements that expect fewer than `least` visits are taken together with their neighbours.
         """
         node = self._node(name)
         seen = node.layout.rows(self.frequencies(node)) * self.n
-        expected = node.layout.rows(self.play.marginal(node)).double() * self.n
+        expected = node.layout.rows(self.expected(node)) * self.n
         return torch.stack([_p_value(s, e, self.n, least) for s, e in zip(seen, expected, strict=True)])
 
     def _node(self, name: str | Node) -> Node:
@@ -90,22 +124,88 @@ class Trajectories:
         return plot_trajectories(self, sample, paths, ax)
 
 
-def sample(play: Play, n: int, seed: int) -> Trajectories:
-    """Every node once, in the order of the walk; all trajectories that stand there move together."""
-    batch, device = len(play.value), play.value.device
+Walkers = list[tuple[Tensor, Tensor, Tensor]]  # groups of walks: their numbers, flat states and players, each (walks,)
+
+
+class SamplingPass(Pass[Walkers]):
+    """Walks on their way back: all that stand at a node move together."""
+
+    def __init__(
+        self,
+        drawn: Trajectories,
+        start: Walkers,
+        kernel: Callable[[Node], Kernel],
+        generator: torch.Generator,
+    ) -> None:
+        self.play = drawn.play
+        super().__init__(self.play.network, {self.play.network.output: start}, keep=False)
+        self.drawn, self.kernel, self.generator = drawn, kernel, generator
+
+    def move(self, node: Node, here: Walkers) -> Iterator[tuple[Node, Walkers]]:
+        walks, states, players = self.write_down(node, here)
+        if not len(walks):
+            return
+        kernel = self.kernel(node)
+        step = kernel.draw(states, self.play.values[node].shape, self.generator)
+        if bool((step.stream != 0).any()):
+            self.drawn.streams[node.name] = self._table(walks, step.stream, 0)
+        for end in (CEMETERY, CONSTANT):
+            self.drawn.ends.view(-1)[walks[step.carrier == end]] = end
+        for k, operand in enumerate(kernel.carriers or node.carriers):
+            on = step.carrier == k
+            yield operand, [(walks[on], step.element[on], (players * step.turn)[on])]
+
+    def add(self, one: Walkers, other: Walkers) -> Walkers:
+        return one + other
+
+    def write_down(self, node: Node, here: Walkers) -> tuple[Tensor, Tensor, Tensor]:
+        """Who stands at a node, as one group."""
+        walks, states, players = (torch.cat(parts) for parts in zip(*here, strict=True))
+        places = _positions(node, self.play.values[node].shape).to(states.device).flatten()
+        self.drawn.states[node.name] = self._table(walks, places[states], -1)
+        self.drawn.players[node.name] = self._table(walks, players, 0)
+        return walks, states, players
+
+    def _table(self, walks: Tensor, values: Tensor, absent: int) -> Tensor:
+        """(B, n) with the given values, `absent` for everybody else."""
+        table = torch.full((self.drawn.ends.numel(),), absent, dtype=torch.long, device=walks.device)
+        table[walks] = values
+        return table.view(-1, self.drawn.n)
+
+
+def sample(play: Play, n: int, seed: int, arriving: bool = False) -> Trajectories:
+    """`n` trajectories of each sample of a play; if `arriving`, of the walk given that it reaches the input.
+
+    That walk has kernels of its own (eq:conditioned-kernel): every move is drawn in proportion to its probability times
+    that of arriving from there, so that no trajectory is drawn in vain however few arrive.
+    """
+    device = play.value.device
     generator = torch.Generator(device=device).manual_seed(seed)
-    root = play.root(WALK_DIFFERENCE)
+    root, kernel = play.root(WALK_DIFFERENCE), play.kernel
+    if arriving:
+        h = survival(play)
+        at_root = h[play.network.output]
+        _check_arrival(log2_survival(play, at_root))
+        root = root_given_survival(play, at_root).copysign(root)
+        kernel = lambda node: conditioned(node, play.kernel(node), h)  # noqa: E731
     start = _first(root.flatten(1), n, generator)
-    at: dict[Node, list[tuple[Tensor, Tensor, Tensor]]] = {}
-    walks = torch.arange(batch * n, device=device)
-    at[play.network.output] = [(walks, start, root.flatten()[start].sign().long())]
-    found = Trajectories(play, n, torch.full((batch * n,), INPUT, device=device))
-    for node in reversed(play.network.nodes):
-        if node in at:
-            with here(node):
-                _leave(play, node, at, found, generator)
-    found.ends = found.ends.view(batch, n)
-    return found
+    walks = torch.arange(len(start), device=device)
+    drawn = Trajectories(play, n, torch.full((len(root), n), INPUT, device=device), arriving)
+    sampling = SamplingPass(drawn, [(walks, start, root.flatten()[start].sign().long())], kernel, generator)
+    run(sampling)
+    for node in play.network.inputs:
+        if node in sampling.standing:
+            sampling.write_down(node, sampling.standing[node])
+    return drawn
+
+
+def _check_arrival(log_share: Tensor) -> None:
+    never = (log_share == -math.inf).nonzero()[:, 0].tolist()
+    if never:
+        raise InputError(
+            f"no walk of samples {list_words(never)} reaches the input, so arriving=True has none to "
+            "draw;\nplay.health() says where they end, play.sample(n) draws them all."
+        )
 
 
 def _first(root: Tensor, n: int, generator: torch.Generator) -> Tensor:
@@ -119,39 +219,6 @@ def _first(root: Tensor, n: int, generator: torch.Generator) -> Tensor:
         last = chance.ne(0).long().cumsum(1).argmax(1, keepdim=True)  # the last logit that has a chance
         column = torch.minimum(torch.searchsorted(steps, drawn, right=True), last)
     return (column + torch.arange(len(root), device=root.device)[:, None] * root.shape[1]).flatten()
-
-
-def _leave(
-    play: Play,
-    node: Node,
-    at: dict[Node, list[tuple[Tensor, Tensor, Tensor]]],
-    found: Trajectories,
-    generator: torch.Generator,
-) -> None:
-    """Write down who stands at a node, and let them go on."""
-    walks, states, players = (torch.cat(parts) for parts in zip(*at.pop(node), strict=True))
-    shape = play.values[node].shape
-    owners = _positions(node, shape).to(states.device).flatten()
-    found.states[node.name] = _written(found, walks, owners[states], -1)
-    found.players[node.name] = _written(found, walks, players, 0)
-    if isinstance(node, Input) or not len(walks):
-        return
-    kernel = play.kernel(node)
-    step = draw(kernel, node, states, shape, generator)
-    if bool((step.stream != 0).any()):
-        found.streams[node.name] = _written(found, walks, step.stream, 0)
-    for end in (CEMETERY, CONSTANT):
-        found.ends[walks[step.carrier == end]] = end
-    for k, operand in enumerate(kernel.carriers or node.carriers):
-        here = step.carrier == k
-        at.setdefault(operand, []).append((walks[here], step.element[here], (players * step.turn)[here]))
-
-
-def _written(found: Trajectories, walks: Tensor, values: Tensor, absent: int) -> Tensor:
-    """A (B, n) table with the given values, `absent` for everybody else."""
-    table = torch.full((found.ends.numel(),), absent, dtype=torch.long, device=walks.device)
-    table[walks] = values
-    return table.view(-1, found.n)
 
 
 def _positions(node: Node, shape: torch.Size) -> Tensor:

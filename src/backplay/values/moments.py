@@ -17,7 +17,6 @@ from backplay.network import Model, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
 from backplay.network.elementwise import replay
-from backplay.network.linear import Averaging
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Values
 from backplay.values.gates import reach
@@ -147,10 +146,8 @@ class Moments(Mapping[Any, Moment]):
 
 def _through_squares(node: Affine, variance: Tensor, values: Values) -> Tensor:
     """`W²` on variances."""
-    if isinstance(node.map, Averaging):
-        return node.map.apply(variance, torch.ones(())) * node.map.row_weight(variance)
     squares = values.prepared(node, "squares", lambda: node.weight(values).square())
-    return node.map.apply(variance, squares)
+    return node.map.apply_squares(variance, squares)
 
 
 def _matched(node: Norm, variance: Tensor, values: Values) -> Tensor:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from backplay.network import Node
-from backplay.network.linear import Convolution, Dense
 from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Values
 
@@ -90,15 +89,10 @@ def entropy_shift(gate: Gate, values: Values) -> Tensor | None:
 
 def _fan_in_entropy(node: Affine, values: Values) -> Tensor | None:
     weight = node.weight(values).abs()
-    if isinstance(node.map, Dense):
-        rows, shape = weight, [-1]
-    elif isinstance(node.map, Convolution) and not node.map.transposed:
-        rows, shape = weight.flatten(1), [-1] + [1] * (weight.ndim - 2)
-    else:
+    rows = node.map.matrix(weight)
+    if rows is None or rows.shape[1] == 1:
         return None
     fan_in = rows.shape[1]
-    if fan_in == 1:
-        return None
     share = rows / rows.sum(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
     entropy = -torch.special.xlogy(share, share).sum(1) / torch.log(torch.tensor(float(fan_in), dtype=rows.dtype))
-    return entropy.view(shape)
+    return node.map.along_output(entropy, weight)

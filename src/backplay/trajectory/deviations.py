@@ -1,4 +1,4 @@
-"""Linear states put to the test: log payoff plus `τ` times entropy (thm:routing-forward, app:attention-subgame).
+"""Deviations at linear states: log payoff plus `τ` times entropy (thm:routing-forward, app:attention-subgame).
 
 Payoffs are contributions, read off the network's weights and the observed values; policies are read off the kernels.
 The attention composite is two such states in a row: a key, with the outside option, then an input of its projection.
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.attention import ValueRouting
+from backplay.kernels.draws import at, gather
 from backplay.kernels.kernel import WALK
-from backplay.kernels.linear import RoutingLinear, Sharing
-from backplay.kernels.rows import at, gather
-from backplay.kernels.streams import Contributions, Stream, part
+from backplay.kernels.linear import Sharing
+from backplay.kernels.streams import RoutingLinear, Stream
 from backplay.network import Node
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Mix
@@ -52,7 +52,7 @@ def try_linear(sampled: Sampled, node: Affine, kernel: RoutingLinear) -> Tensor:
             sampled,
             kernel.stream(side),
             _contributions(sampled.play, node, sampled.states, side),
-            _scores(kernel.contributions, node, sampled.states, sampled.play.values[node].shape, side),
+            kernel.contributions.scores(side, sampled.states, sampled.play.values[node].shape)[1].double(),
             None if absorbed is None else side * absorbed,
         )
         for side in (1, -1)
@@ -75,16 +75,15 @@ def try_attention(sampled: Sampled, node: Attention, kernel: ValueRouting) -> Te
     shapes = play.values[node.operand].shape, play.values[node].shape
     for side in (1, -1):
         weights = gather(node, _oracle(node, play), states, shapes)[1].double()
-        keys, tried = gather(node, kernel.weight, states, shapes)
+        keys, scores = kernel.key_scores(side, states, shapes[1])
         worth = _key_values(node, play, side).flatten()[keys]
-        shown = kernel.values[0 if side > 0 else 1].flatten()[keys]
         bias = _key_bias(node, play)
         gains.append(
             _try_stream(
                 sampled,
                 kernel.stream(side),
                 weights * worth,
-                (tried * shown).double(),
+                scores.double(),
                 None if bias is None else side * bias,
             )
         )
@@ -98,10 +97,10 @@ def _try_input(sampled: Sampled, node: Attention, kernel: ValueRouting, keys: Te
     play, total = sampled.play, kernel.totals[0 if side > 0 else 1]
     draws = torch.rand(keys.shape, generator=sampled.generator, dtype=torch.float64, device=keys.device)
     chosen = keys.gather(1, draws.argmax(1, keepdim=True))[:, 0]
-    names = torch.arange(total.numel(), dtype=torch.float64, device=keys.device).view(total.shape)
-    states = node.through(names, play.values).flatten()[chosen].long()
+    states = kernel.states_of_keys(chosen)
     size = at(total, states, total.shape)[:, None]
-    policy = torch.where(size > 0, _scores(kernel.projection, node.projection, states, total.shape, side) / size, 0)
+    scores = kernel.projection.scores(side, states, total.shape)[1].double()
+    policy = torch.where(size > 0, scores / size, 0)
     return _try_choice(sampled, _contributions(play, node.projection, states, side), policy)
 
 
@@ -168,13 +167,7 @@ def _key_bias(node: Attention, play: Play) -> Tensor | None:
     return node.map.apply(node.through(spread, play.values), node.weight(play.values))
 
 
-# ---------------------------------------------------------------- policies, from the kernels
-
-
-def _scores(given: Contributions, node: Affine, states: Tensor, shape: torch.Size, side: int) -> Tensor:
-    _, weight, value, sign = part(given, side)
-    index, row = gather(node, weight, states, (value.shape, shape))
-    return (sign * row * value.flatten()[index]).clamp(min=0).double()
+# ---------------------------------------------------------------- what a deviation gains
 
 
 def _soft_gain(payoff: Tensor, policy: Tensor, tau: float, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,243 @@
+"""The contributions `c_ij = a_i W_ij` of an affine node, split by sign: what the Routing Game chooses among (S12)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.draws import choose, gather
+from backplay.kernels.geometric import agreeing, mean, opposing
+from backplay.network.nodes import Affine
+
+CANCELLATION = 2.0**-6  # a smaller share of a difference has lost too many digits (S37)
+
+Streams = tuple[Tensor, Tensor]  # something for the positive stream and for the negative one
+
+
+def is_empty(total: Tensor) -> Tensor:
+    """Sums of non-negative terms that are 0, or so small that their inverse overflows (S16)."""
+    return total < torch.finfo(total.dtype).tiny
+
+
+def split_contributions(
+    node: Affine, first: Tensor, second: Tensor, value: Tensor, net: Tensor | None = None
+) -> tuple[Contributions, Streams]:
+    """The contributions of values `a` at an affine node, and their sums `Z⁺, Z⁻`.
+
+    `first` and `second` are `W⁺` and `W⁻` where the operand is never negative, else `W` and `|W|`. `net = Z⁺ − Z⁻`,
+    where it is known, saves a product.
+    """
+    if node.operand.nonnegative:
+        by_weight = ByWeight(node, first, second, value)
+        return by_weight, by_weight.sums(net)
+    by_product = ByProduct(node, first, second, value)
+    sums = by_product.differences(net)
+    if sums is not None:
+        return by_product, sums
+    exact = by_product.exactly()
+    return exact, exact.sums()
+
+
+class Contributions(ABC):
+    """A matrix of contributions to each stream, given by its factors and never written out."""
+
+    node: Affine  # whose map carries them
+
+    @abstractmethod
+    def sums(self) -> Streams:
+        """`Z⁺, Z⁻`, each a sum of non-negative terms, shaped like the output."""
+
+    @abstractmethod
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        """`Σ_j [c_ij]⁺ u_j + [c_ij]⁻ v_j` for coefficients `u`, `v` on the two streams."""
+
+    @abstractmethod
+    def push(self, function: Tensor) -> Streams:
+        """`Σ_i [c_ij]⁺ f_i` and `Σ_i [c_ij]⁻ f_i` for a function `f ≥ 0` of the predecessors."""
+
+    @abstractmethod
+    def factors(self, side: int) -> tuple[Tensor, Tensor]:
+        """Weight `w` and value `a` with `[c_ij]^σ = [w_ij a_i]⁺` for the stream `σ = side`."""
+
+    def exactly(self) -> Contributions:
+        """The same contributions, summed without differences."""
+        return self
+
+    def geometric(self, other: Contributions) -> Contributions:
+        """`√([c_A]^σ [c_B]^σ)` on both streams.
+
+        The contribution `a_i W_ij` of both plays has sign `σ` where values and weights agree in sign, or where both
+        differ.
+        """
+        (weight, value), (other_weight, other_value) = self._signed(), other._signed()
+        same_value = value is other_value or torch.equal(value, other_value)
+        same_weight = weight is other_weight or (same_value and torch.equal(weight, other_weight))
+        if same_value and same_weight:
+            return self
+        terms = [ByParts(self.node, agreeing(weight, other_weight), agreeing(value, other_value))]
+        if not same_value and not same_weight:
+            opposed = opposing(value, other_value)
+            if bool(opposed.any()):
+                terms.append(ByParts(self.node, opposing(weight, other_weight), opposed))
+        return Together(terms)
+
+    def _signed(self) -> tuple[Tensor, Tensor]:
+        """`W` and `a`."""
+        return self.factors(1)
+
+    def scores(self, side: int, states: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """Predecessors of single outputs and their contributions to a stream, both (states, predecessors).
+
+        `states` are flat indices into the output of the given shape.
+        """
+        weight, value = self.factors(side)
+        index, row = gather(self.node, weight, states, (value.shape, shape))
+        return index, (row * value.flatten()[index]).clamp(min=0)
+
+    def choose(
+        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None = None
+    ) -> Tensor:
+        """A predecessor of each state, in proportion to its contribution to a stream, times `future` if given."""
+        weight, value = self.factors(side)
+        flat = (value if future is None else value * future).flatten()
+        score = lambda w, i: (w * flat[i]).clamp(min=0)  # noqa: E731
+        return choose(self.node, weight, states, (value.shape, shape), score, generator)[0]
+
+
+@dataclass(frozen=True)
+class ByWeight(Contributions):
+    """Contributions of non-negative values: the sign is that of the weight, whose parts are given."""
+
+    node: Affine
+    positive: Tensor  # W⁺
+    negative: Tensor  # W⁻
+    value: Tensor  # a ≥ 0, shaped like the operand
+
+    def sums(self, net: Tensor | None = None) -> Streams:
+        plus = self.node.map.apply(self.value, self.positive)
+        if net is not None:
+            minus = plus - net
+            if bool((minus >= CANCELLATION * plus).all()):
+                return plus, minus
+        return plus, self.node.map.apply(self.value, self.negative)
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        shape = self.value.shape
+        up = self.node.map.adjoint(on_plus, self.positive, shape)
+        return self.value * (up + self.node.map.adjoint(on_minus, self.negative, shape))
+
+    def push(self, function: Tensor) -> Streams:
+        return replace(self, value=self.value * function).sums()
+
+    def factors(self, side: int) -> tuple[Tensor, Tensor]:
+        return self.positive if side > 0 else self.negative, self.value
+
+    def geometric(self, other: Contributions) -> Contributions:
+        if not isinstance(other, ByWeight):  # the operand of the other play's network may be signed
+            return super().geometric(other)
+        positive, negative = mean(self.positive, other.positive), mean(self.negative, other.negative)
+        return ByWeight(self.node, positive, negative, mean(self.value, other.value))
+
+    def _signed(self) -> tuple[Tensor, Tensor]:
+        return self.positive - self.negative, self.value
+
+
+@dataclass(frozen=True)
+class ByProduct(Contributions):
+    """Contributions of signed values, by differences: the sign is that of the product.
+
+    `Z± = (|W||a| ± Wa)/2` and `½(|a| |W|ᵀ(u+v) + a Wᵀ(u−v))` cost two products each instead of four. Where one stream
+    is so small that a difference cancels, `ByParts` takes the four products instead (S37).
+    """
+
+    node: Affine
+    weight: Tensor  # W
+    magnitude: Tensor  # |W|
+    value: Tensor  # a, shaped like the operand
+
+    def differences(self, net: Tensor | None = None) -> Streams | None:
+        """`Z⁺, Z⁻` as a sum and a difference; None where a difference cancels."""
+        total = self.node.map.apply(self.value.abs(), self.magnitude)
+        net = self.node.map.apply(self.value, self.weight) if net is None else net
+        # the smaller stream is (total − |net|)/2
+        if not bool((net.abs() <= (1 - 2 * CANCELLATION) * total).all()):
+            return None
+        return (total + net).mul_(0.5), (total - net).mul_(0.5)
+
+    def sums(self) -> Streams:
+        return self.differences() or self.exactly().sums()
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        shape = self.value.shape
+        both = self.node.map.adjoint(on_plus + on_minus, self.magnitude, shape)
+        net = self.node.map.adjoint(on_plus - on_minus, self.weight, shape)
+        # into the fresh magnitude: the adjoint of a sum is one number, seen many times over, and cannot be written to
+        return self.value.abs().mul_(both).addcmul_(self.value, net).mul_(0.5)
+
+    def push(self, function: Tensor) -> Streams:
+        return replace(self, value=self.value * function).sums()
+
+    def factors(self, side: int) -> tuple[Tensor, Tensor]:
+        return self.weight, self.value if side > 0 else -self.value
+
+    def exactly(self) -> ByParts:
+        return ByParts(self.node, self.weight, self.value)
+
+
+@dataclass(frozen=True)
+class ByParts(Contributions):
+    """Contributions of signed values and weights, each taken apart by sign so that nothing cancels."""
+
+    node: Affine
+    weight: Tensor  # W
+    value: Tensor  # a, shaped like the operand
+
+    def sums(self) -> Streams:
+        return _added([part.sums() for part in self._parts()])
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        up, down = self._parts()
+        return up.pull(on_plus, on_minus) + down.pull(on_plus, on_minus)
+
+    def push(self, function: Tensor) -> Streams:
+        return _added([part.push(function) for part in self._parts()])
+
+    def factors(self, side: int) -> tuple[Tensor, Tensor]:
+        return self.weight, self.value if side > 0 else -self.value
+
+    def _parts(self) -> tuple[ByWeight, ByWeight]:
+        """Non-negative and negated negative values, as two sets of contributions by weight."""
+        positive, negative = self.weight.clamp(min=0), (-self.weight).clamp(min=0)
+        up, down = self.value.clamp(min=0), (-self.value).clamp(min=0)
+        return ByWeight(self.node, positive, negative, up), ByWeight(self.node, negative, positive, down)
+
+
+@dataclass(frozen=True)
+class Together(Contributions):
+    """The sum of several sets of contributions: the overlap of two plays, which nobody draws from."""
+
+    terms: Sequence[Contributions]
+
+    def sums(self) -> Streams:
+        return _added([term.sums() for term in self.terms])
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        first, *rest = (term.pull(on_plus, on_minus) for term in self.terms)
+        return sum(rest, first)
+
+    def push(self, function: Tensor) -> Streams:
+        return _added([term.push(function) for term in self.terms])
+
+    def factors(self, side: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("a sum of contributions has no single factors")
+
+
+def _added(pairs: Sequence[Streams]) -> Streams:
+    (plus, minus), *rest = pairs
+    for p, m in rest:
+        plus, minus = plus + p, minus + m
+    return plus, minus

@@ -1,0 +1,119 @@
+"""Kernels that move all mass of an element to one other element: winners of maxima, masks, and wires."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.draws import CONSTANT, Draw
+from backplay.kernels.geometric import Masked
+from backplay.kernels.kernel import Kernel, Measure
+from backplay.network.nodes import Scope, Wire
+
+
+@dataclass(frozen=True, eq=False)
+class Winner(Kernel):
+    """Max: all mass to the winner of smallest index, discount 1 (def:maxpool-subgame, def:routing-maxpool)."""
+
+    index: Tensor  # flat index into the operand of each output's winner
+    shape: torch.Size  # of the operand
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        flat = torch.zeros(self.shape.numel(), dtype=mass.dtype, device=mass.device)
+        flat.index_add_(0, self.index.flatten(), mass.flatten())
+        return (flat.view(self.shape),)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0].flatten()[self.index]
+
+    def geometric(self, other: Self) -> Kernel:
+        return Masked(self, self.index == other.index)
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        return Draw.to(self.index.flatten()[states])
+
+
+@dataclass(frozen=True, eq=False)
+class Duel(Kernel):
+    """One of two sides, elementwise: the larger one of a maximum, or what a mask chooses (S7, S3f)."""
+
+    chosen: tuple[Tensor, Tensor]  # for each side, where it is chosen
+    carries: tuple[bool, bool] = (True, True)  # a side that does not carry is constant: what comes there ends (S26)
+
+    def _sides(self, carries: bool) -> list[Tensor]:
+        return [side for side, live in zip(self.chosen, self.carries, strict=True) if live is carries]
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return [mass * side for side in self._sides(carries=True)]
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        parts = [value * side for value, side in zip(values, self._sides(carries=True), strict=True)]
+        return sum(parts[1:], parts[0])
+
+    def constant(self, mass: Tensor) -> Tensor | None:
+        ends = self._sides(carries=False)
+        return mass * sum(ends[1:], ends[0]) if ends else None
+
+    def geometric(self, other: Self) -> Kernel:
+        both = [x & y for x, y in zip(self.chosen, other.chosen, strict=True)]
+        return Duel((both[0], both[1]), self.carries)
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        first = self.chosen[0].expand(shape).flatten()[states]
+        places = [k if live else CONSTANT for k, live in zip((0, self.carries[0] * 1), self.carries, strict=True)]
+        return Draw.to(states, torch.where(first, places[0], places[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Relabelling(Kernel):
+    """A wire: mass moves with the elements; what has no live source ends in constants (S26)."""
+
+    node: Wire
+    scope: Scope
+
+    @property
+    def shapes(self) -> list[torch.Size]:
+        """Of the wire's live operands."""
+        return [self.scope[n].shape for n in self.node.inputs]
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return self.node.transpose(mass, self.scope, self.shapes)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return self.node.move(values, self.scope)
+
+    def constant(self, mass: Tensor) -> Tensor | None:
+        if not self.node.constants:
+            return None
+        return mass * (1 - self.node.live(self.shapes, self.scope, mass))
+
+    def renames(self, mass: Tensor) -> bool:
+        return len(self.node.inputs) == 1
+
+    def geometric(self, other: Self) -> Kernel:
+        # an index that the network computes may differ from play to play
+        return Masked(self, self._sources() == other._sources()) if self.node.reads else self
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        source = self._sources().flatten()[states]
+        carrier, element = torch.full_like(source, CONSTANT), source.clamp(min=0)
+        start = 0
+        for k, operand in enumerate(self.shapes):
+            here = (source >= start) & (source < start + operand.numel())
+            carrier, element = torch.where(here, k, carrier), torch.where(here, source - start, element)
+            start += operand.numel()
+        return Draw.to(element, carrier)
+
+    def _sources(self) -> Tensor:
+        """Which element each output holds, by number over all operands; −1 for constants."""
+        return self.node.sources(self.shapes, self.scope, self.scope[self.node.inputs[0]].device)

@@ -1,0 +1,200 @@
+"""Kernels that stay at their element: scales, gates (ReLU, GELU and their kin), sums and skip connections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.draws import CEMETERY, Draw, at, uniform
+from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
+from backplay.kernels.kernel import GATES, WALK, Kernel, Measure, switch_players
+
+
+@dataclass(frozen=True, eq=False)
+class PassThrough(Kernel):
+    """One predecessor, player kept, discount 1: diagonals and norms in the Routing Game (S17)."""
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return (mass,)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0]
+
+    def renames(self, mass: Tensor) -> bool:
+        return True
+
+    def geometric(self, other: Self) -> Kernel:
+        return self
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        return Draw.to(states)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling(Kernel):
+    """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
+
+    scale: Tensor  # broadcastable against the output
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return (mass * _coefficient(self.scale, measure),)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0] * _coefficient(self.scale, WALK)
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        return mass * (self.scale == 0) if bool((self.scale == 0).any()) else None
+
+    def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return switch_players(self, plus, minus)
+
+    def renames(self, mass: Tensor) -> bool:
+        return not bool((mass * (self.scale == 0)).any())
+
+    def geometric(self, other: Self) -> Kernel:
+        moves = Scaling(agreeing(self.scale.sign(), other.scale.sign()))
+        return Overlap(moves, common_ends(self, other, self.scale))
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        sign = _sign_at(self.scale, states, shape)
+        return Draw.to(states, torch.where(sign == 0, CEMETERY, 0), torch.where(sign < 0, -1, 1))
+
+
+def _coefficient(scale: Tensor, measure: Measure) -> Tensor:
+    if measure.discounted:
+        return scale if measure.signed else scale.abs()
+    return scale.sign() if measure.signed else (scale != 0).to(scale.dtype)
+
+
+def _sign_at(scale: Tensor, states: Tensor, shape: torch.Size) -> Tensor:
+    return scale.expand(shape).flatten()[states].sign().long()
+
+
+@dataclass(frozen=True, eq=False)
+class Stopping(Kernel):
+    """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
+
+    `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
+    """
+
+    ending: ClassVar[str] = GATES
+
+    slope: Tensor  # shaped like the output
+    scale: float = 1.0  # not negative: `of` moves a sign to the slope
+
+    @classmethod
+    def of(cls, slope: Tensor, scale: float) -> Stopping:
+        """A gate with a constant of any sign behind it."""
+        return cls(slope if scale >= 0 else -slope, abs(scale))
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        if measure.discounted:
+            slope = self.slope if self.scale == 1 else self.slope * self.scale
+            return (mass * (slope if measure.signed else slope.abs()),)
+        probability = self.slope.clamp(-1, 1)
+        return (mass * (probability if measure.signed else probability.abs()),)
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        return values[0] * self.slope.abs().clamp(max=1)
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        return mass * (1 - self.slope.abs().clamp(max=1))
+
+    def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return switch_players(self, plus, minus)
+
+    def geometric(self, other: Self) -> Kernel:
+        moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
+        return Overlap(moves, common_ends(self, other, self.slope))
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        slope = self.slope.expand(shape).flatten()[states]
+        turn = torch.where(slope < 0, -1, 1)
+        if future is not None:
+            return Draw.to(states, 0, turn)
+        goes = uniform(states, generator) < slope.abs()
+        return Draw.to(states, torch.where(goes, 0, CEMETERY), turn)
+
+
+@dataclass(frozen=True, eq=False)
+class Split(Kernel):
+    """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry."""
+
+    shares: Sequence[float | Tensor]  # probability of each operand; they sum to 1
+    discounts: Sequence[float | Tensor] | None = None  # of each operand, 1 if None; a negative one switches players
+
+    def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        return [mass * factor for factor in self.factors(measure)]
+
+    def push(self, values: Sequence[Tensor]) -> Tensor:
+        parts = [value * factor for value, factor in zip(values, self.factors(WALK), strict=True)]
+        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
+
+    def factors(self, measure: Measure) -> list[float | Tensor]:
+        """What a unit of mass sends to each operand."""
+        if self.discounts is None:
+            return list(self.shares)
+        return [
+            share * (_coefficient(d, measure) if isinstance(d, Tensor) else d if measure.discounted else 1.0)
+            for share, d in zip(self.shares, self.discounts, strict=True)
+        ]
+
+    def lost(self, mass: Tensor) -> Tensor | None:
+        pairs = zip(self.shares, self.discounts or (1.0,) * len(self.shares), strict=True)
+        ends = [share * (d == 0) for share, d in pairs if isinstance(d, Tensor)]
+        return mass * torch.stack(torch.broadcast_tensors(*ends)).sum(0) if ends else None
+
+    def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return switch_players(self, plus, minus)
+
+    def geometric(self, other: Self) -> Kernel:
+        """Shares to their geometric mean; a switched and a kept player do not meet."""
+        shares = [_share_mean(left, right) for left, right in zip(self.shares, other.shares, strict=True)]
+        signs: list[float | Tensor] = []
+        for left, right in zip(self.discounts or [], other.discounts or [], strict=True):
+            if isinstance(left, Tensor) and isinstance(right, Tensor):
+                signs.append(agreeing(left.sign(), right.sign()))
+            else:
+                signs.append(1.0)
+        like = next((s for s in signs if isinstance(s, Tensor)), None)
+        return Overlap(Split(shares, signs or None), None if like is None else common_ends(self, other, like))
+
+    def draw(
+        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
+    ) -> Draw:
+        if future is None:
+            share = at(self.shares[0], states, shape)
+        else:
+            first, second = (
+                at(factor, states, shape) * at(f, states, shape)
+                for factor, f in zip(self.factors(WALK), future, strict=True)
+            )
+            share = first / (first + second)
+        carrier = (uniform(states, generator) >= share).long()
+        turn = torch.ones_like(states)
+        for k, d in enumerate(self.discounts or ()):
+            if isinstance(d, Tensor):
+                sign = _sign_at(d, states, shape)
+                turn = torch.where(carrier == k, torch.where(sign < 0, -1, 1), turn)
+                carrier = torch.where((carrier == k) & (sign == 0), CEMETERY, carrier)
+        return Draw.to(states, carrier, turn)
+
+
+def _share_mean(a: float | Tensor, b: float | Tensor) -> float | Tensor:
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        return math.sqrt(a * b)
+    like = a if isinstance(a, Tensor) else b
+    assert isinstance(like, Tensor)
+    left, right = (s if isinstance(s, Tensor) else torch.full_like(like, s) for s in (a, b))
+    return mean(left, right)
