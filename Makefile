@@ -38,7 +38,7 @@ fuzz: $(VENV)/.dev
 
 # Only after a change of what makes them; until then tests make them anew, which takes minutes.
 references: $(VENV)/.dev
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m references
+	OMP_NUM_THREADS=1 PYTHONPATH=tests:tests/helpers $(PY) -m references
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

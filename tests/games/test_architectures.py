@@ -11,8 +11,8 @@ import torch
 import backplay as bp
 from architectures.catalogue import CATALOGUE
 from architectures.detached import gradient
-from attention.families import prepared
 from closeness import array, assert_near
+from families import prepared
 from networks import calibrate
 
 PLAYED = [

@@ -1,59 +1,22 @@
 """Both games through attention against every trajectory of tiny blocks (evidence 1, S23, app:attention-state-space)."""
 
-import functools
 import warnings
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import backplay as bp
+from attention_blocks import FORMS, drawn, with_sign
 from closeness import assert_near
 from enumerated import compare_play, examples
-from oracles.attention import CLASSES, PIXELS, Block, Form, RoutingWalk, StoppingWalk, describe, is_delicate
+from oracles.attention import CLASSES, RoutingWalk, StoppingWalk, describe, is_delicate
 from oracles.strategies import routing_options
 from oracles.walks import MINUS, PLUS, enumerate_walks
 
-FORMS = {
-    "fused": Form(),
-    "patches, packed": Form(tokens=3, embed="conv", packed=True, class_token=False, pool="mean", mlp=False),
-    "spelled out": Form(spelling="matmul", mask="additive"),
-    "packed, causal": Form(spelling="matmul", packed=True, mask="causal", pool="mean", mlp=False),
-    "fused, causal": Form(tokens=3, class_token=False, mask="causal", pool="mean", mlp=False),
-    "fused, additive": Form(mask="additive", mlp=False),
-    "fused, boolean": Form(mask="boolean", mlp=False),
-    "boolean": Form(spelling="matmul", mask="boolean", mlp=False),
-    "einsum": Form(spelling="einsum", embed="conv"),
-    "right": Form(spelling="right", mlp=False),
-    "grouped, fused": Form(groups=1, mlp=False),
-    "grouped, spelled out": Form(groups=1, spelling="matmul", packed=True, mlp=False),
-    "no projection": Form(values="raw", width=4, mlp=False),
-    "no projection, spelled out": Form(values="raw", width=4, spelling="matmul", mlp=False),
-    "non-negative values": Form(values="relu"),
-    "talking heads": Form(talking=True, spelling="matmul"),
-    "talking heads, non-negative values": Form(talking=True, values="relu", spelling="matmul", mlp=False),
-}
 COMPOSITE = [name for name, form in FORMS.items() if form.values == "projection" and not form.talking]
 PLAIN = [name for name in FORMS if name not in COMPOSITE]
-
-
-@functools.cache
-def captured(name):
-    """A block and its network, captured once: new weights are seen at the next play (S1)."""
-    block = Block(FORMS[name]).refill(np.random.default_rng(0), 0.0)
-    return block, bp.capture(block, block.shaped(np.ones((2, FORMS[name].tokens * PIXELS))))
-
-
-def drawn(name, seed, zeros):
-    """The block with other weights, its network, two flat inputs and their samples."""
-    block, network = captured(name)
-    generator = np.random.default_rng(seed)
-    block.refill(generator, zeros)
-    x = generator.integers(-8, 9, size=(2, FORMS[name].tokens * PIXELS)) / 4.0
-    x[generator.random(x.shape) < zeros] = 0.0
-    return block, network, x, [describe(block, sample) for sample in x]
 
 
 def compare(play, outcomes, samples, targets):
@@ -163,13 +126,6 @@ def test_empty_stream(empty_stream, sign, tau):
         assert end == ("†", "empty") and probability == 0.5 and len(rest) == 1
     else:
         assert end == (n, 0, PLUS, PLUS if sign > 0 else MINUS) and probability == 1 and discount == 1.25
-
-
-def with_sign(block, sign):
-    """LayerNorm outputs ≥ 0 (a large offset) and a V projection of one sign."""
-    with torch.no_grad():
-        block.norm1.bias.fill_(4.0)
-        block.v.weight.copy_(sign * block.v.weight.abs() + sign * 0.125)
 
 
 @pytest.mark.parametrize("name", COMPOSITE)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import backplay as bp
-from attention.families import NAMED, REDUCED, Family, prepared
 from closeness import array, assert_near, l1_relative
+from families import NAMED, REDUCED, Family, prepared
 from networks import photo, twin
 
 F64 = torch.float64
@@ -149,6 +149,7 @@ def test_names_lead_back_to_their_nodes():
 
 
 @pytest.mark.slow
+@pytest.mark.large
 def test_vit_b_16_precision():
     """S37: float32 against float64 on ViT-B/16 at full size, L1 relative below 1e-4."""
     import torchvision.models

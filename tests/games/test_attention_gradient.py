@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import backplay as bp
-from attention.held import gradient, held, held_weights, tanh_gate
 from closeness import assert_near, unscaled
+from held import gradient, held, held_weights, tanh_gate
 
 F64 = torch.float64
 

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from closeness import assert_near
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @torch.enable_grad()

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from backplay import zoo
 from backplay.kernels import prepared
 from backplay.values.forward import Values
 from backplay.values.moments import Moments
 from closeness import assert_near
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def images(batch=2, size=16, dtype=torch.float64):

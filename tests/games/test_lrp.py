@@ -7,17 +7,8 @@ from torch import nn
 
 import backplay as bp
 from closeness import assert_near, l1_relative, unscaled
-from networks import photo
+from networks import mlp_layers, photo, small_vgg, without_biases
 from oracles import matrices
-
-
-def without_biases(model):
-    """zennit puts biases into the denominators; the paper's rule has none."""
-    with torch.no_grad():
-        for module in model.modules():
-            if getattr(module, "bias", None) is not None:
-                module.bias.zero_()
-    return model
 
 
 def zennit_relevance(model, x, target, alpha, beta, epsilon):
@@ -37,19 +28,6 @@ def zennit_relevance(model, x, target, alpha, beta, epsilon):
     with Gradient(model=model, composite=composite) as attributor:
         _, relevance = attributor(x.clone(), lambda logits: logits * mask)
     return relevance
-
-
-def small_vgg(dtype=torch.float64):
-    """VGG in small: convolutions, ReLUs, max pools and a classifier."""
-    layers, channels = [], 3
-    for width in (8, "pool", 12, 12, "pool", 16):
-        if width == "pool":
-            layers.append(nn.MaxPool2d(2))
-        else:
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
-            channels = width
-    head = [nn.Flatten(), nn.Linear(16 * 36, 32), nn.ReLU(), nn.Dropout(), nn.Linear(32, 10)]
-    return without_biases(nn.Sequential(*layers, *head)).to(dtype).eval()
 
 
 @pytest.mark.parametrize("alpha, beta", [(2.0, 1.0), (1.0, 0.0), (1.5, 0.5)])
@@ -74,10 +52,6 @@ def test_zennit_on_vgg16():
     expected = zennit_relevance(model, x, target, 2.0, 1.0, 1e-6)
     found = bp.RoutingGame(model, alpha=2.0, beta=1.0, epsilon=1e-6).attribute(x, target)
     assert l1_relative(found, expected) < 1e-4
-
-
-def mlp_layers(model):
-    return [(m.weight.detach().numpy(), m.bias.detach().numpy()) for m in model.modules() if isinstance(m, nn.Linear)]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-6, 0.5])

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import backplay as bp
-from modes import hand
+import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.mark.parametrize(

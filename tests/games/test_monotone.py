@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from closeness import l1_relative
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 TEMPERATURES = [0.3, 0.5, 0.7, 1.0, 2.0, 5.0]
 

@@ -79,7 +79,7 @@ def full_size(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vgg16", "resnet50"])
+@pytest.mark.parametrize("name", [pytest.param("vgg16", marks=pytest.mark.large), "resnet50"])
 def test_full_size(name):
     """S37 on VGG-16 and ResNet-50 at 224×224, for every ε and for τ at both ends; and the Stopping Game."""
     single, x = twin(full_size(name), torch.float32), photo(1, 224).float()

@@ -9,11 +9,13 @@ from torch import nn
 from torch.nn import functional
 
 import backplay as bp
+import hand
 from backplay.games.progress import Progress
 from backplay.games.reynolds import Draws
 from backplay.network import graph
 from closeness import assert_near, l1_relative
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 class Recorder:

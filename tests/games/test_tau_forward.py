@@ -6,8 +6,10 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from closeness import assert_near, l1_relative
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def tempered(weight, bias, below, epsilon, tau):

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from closeness import assert_near, l1_relative
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 TEMPERATURES = [0.3, 0.5, 0.7, 1.0, 2.0, 5.0]
 

@@ -7,11 +7,13 @@ from torch import nn
 
 import backplay as bp
 import references
-from attention.families import prepared, torchvision_vit
 from closeness import l1_relative, unscaled
+from families import prepared, torchvision_vit
 from networks import photo, steady, twin
 from oracles import logspace
 from references import TEMPERATURES
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 ENDS = [0.3, 1.0, 5.0]
 
@@ -80,6 +82,7 @@ def test_outside_option_beyond_float32():
 
 
 @pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("name", ["vgg16", "vit_b_16"])
 def test_whole_networks(name):
     """S37: VGG-16 and ViT-B/16 at every τ in float32 to 1e-4, and at three in float64 to 1e-8."""

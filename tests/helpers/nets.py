@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 import backplay as bp
-from attention.families import prepared, torchvision_vit
-from networks import photo
-from test_untouched import SIDE, small
+from families import prepared, torchvision_vit
+from networks import SIDE, photo, small
 
 F64 = torch.float64
 

@@ -6,6 +6,8 @@ import math
 import torch
 from torch import nn
 
+SIDE = 12  # of the images that `small` takes
+
 
 def revive(model):
     """Re-initialise all-zero weight matrices: an all-zero head makes every map 0 and every ratio 0/0."""
@@ -95,3 +97,51 @@ def family(name, classes=10):
 def side(name):
     """A small image side that the family still accepts."""
     return 80 if name == "inception_v3" else 64 if name == "googlenet" else 32
+
+
+class Small(nn.Module):
+    """A little of everything: batch norm, in-place ReLU, a residual sum, dropout, pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
+        self.block = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6))
+        self.pool = nn.MaxPool2d(2)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6 * 36, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = torch.relu(self.block(x) + x)
+        return self.head(self.drop(self.pool(x).flatten(1)))
+
+
+def small():
+    model = Small().double().eval()
+    return calibrate(model, torch.randn(8, 3, SIDE, SIDE, dtype=torch.float64))
+
+
+def without_biases(model):
+    """zennit puts biases into the denominators; the paper's rule has none."""
+    with torch.no_grad():
+        for module in model.modules():
+            if getattr(module, "bias", None) is not None:
+                module.bias.zero_()
+    return model
+
+
+def small_vgg(dtype=torch.float64):
+    """VGG in small: convolutions, ReLUs, max pools and a classifier."""
+    layers, channels = [], 3
+    for width in (8, "pool", 12, 12, "pool", 16):
+        if width == "pool":
+            layers.append(nn.MaxPool2d(2))
+        else:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = width
+    head = [nn.Flatten(), nn.Linear(16 * 36, 32), nn.ReLU(), nn.Dropout(), nn.Linear(32, 10)]
+    return without_biases(nn.Sequential(*layers, *head)).to(dtype).eval()
+
+
+def mlp_layers(model):
+    return [(m.weight.detach().numpy(), m.bias.detach().numpy()) for m in model.modules() if isinstance(m, nn.Linear)]

@@ -14,7 +14,7 @@ import torch
 from networks import photo, twin
 from oracles import logspace
 
-KEPT = Path(__file__).parent / "oracles" / "kept"
+KEPT = Path(__file__).parents[1] / "oracles" / "kept"
 TEMPERATURES = [0.3, 0.5, 0.7, 1.0, 2.0, 5.0]
 EPSILON, TARGET = 0.5, 1
 

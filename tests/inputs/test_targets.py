@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import backplay as bp
-from attention.families import prepared
 from closeness import assert_near
+from families import prepared
 
 F64 = torch.float64
 TOKENS, WIDTH = 5, 16

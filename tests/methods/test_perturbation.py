@@ -15,7 +15,7 @@ from backplay.games.progress import Progress
 from backplay.methods import perturbation
 from backplay.methods.perturbation import coalitions, constrained_regression, superpixels, weighted_ridge
 from closeness import array, assert_near
-from methods.nets import F64, TARGETS, build
+from nets import F64, TARGETS, build
 from networks import photo
 from oracles import rivals
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 import backplay as bp
-from attention.held import gradient
 from closeness import assert_near
+from held import gradient
 
 F64 = torch.float64
 

@@ -12,63 +12,12 @@ from torch import nn
 
 import backplay as bp
 from closeness import assert_near
-from networks import calibrate, photo
-
-SIDE = 12
-
-
-class Small(nn.Module):
-    """A little of everything: batch norm, in-place ReLU, a residual sum, dropout, pooling."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
-        self.block = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6))
-        self.pool = nn.MaxPool2d(2)
-        self.drop = nn.Dropout(0.5)
-        self.head = nn.Linear(6 * 36, 5)
-
-    def forward(self, x):
-        x = self.stem(x)
-        x = torch.relu(self.block(x) + x)
-        return self.head(self.drop(self.pool(x).flatten(1)))
-
-
-def small():
-    model = Small().double().eval()
-    return calibrate(model, torch.randn(8, 3, SIDE, SIDE, dtype=torch.float64))
+from networks import SIDE, photo, small
+from portraits import mixed_modes, portrait, same
 
 
 def games(model):
     return [bp.StoppingGame(model), bp.RoutingGame(model), bp.RoutingGame(model, epsilon=0.0, tau=0.5)]
-
-
-def portrait(model):
-    """Everything about a module that a guest could change."""
-    return {
-        "state": {k: v.clone() for k, v in model.state_dict().items()},
-        "pointers": {k: v.data_ptr() for k, v in model.state_dict().items()},
-        "versions": {k: v._version for k, v in [*model.named_parameters(), *model.named_buffers()]},
-        "modes": {k: m.training for k, m in model.named_modules()},
-        "wants": {k: p.requires_grad for k, p in model.named_parameters()},
-        "grads": {k: None if p.grad is None else p.grad.clone() for k, p in model.named_parameters()},
-        "classes": {k: type(m) for k, m in model.named_modules()},
-        "hooks": {
-            k: {a: dict(v) for a, v in vars(m).items() if "hook" in a and isinstance(v, dict)}
-            for k, m in model.named_modules()
-        },
-        "attributes": {k: set(vars(m)) for k, m in model.named_modules()},
-        "forwards": {k: "forward" in vars(m) for k, m in model.named_modules()},
-    }
-
-
-def same(before, after):
-    for key in before:
-        for name, value in before[key].items():
-            other = after[key][name]
-            equal = torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
-            assert equal, f"{key} of {name} changed"
-        assert before[key].keys() == after[key].keys()
 
 
 def use_everything(model, x):
@@ -77,16 +26,6 @@ def use_everything(model, x):
         play = game.play(x)
         play.occupation("stem.1"), play.marginal("input"), play.health(), play.cemetery
     bp.decompose(model, x, kind="stopping")
-
-
-def mixed_modes(model):
-    """A model that is half in train mode, with frozen parameters, gradients and hooks of its owner."""
-    model.train()
-    model.block.eval()
-    model.head.bias.requires_grad_(False)
-    model.stem[0].weight.grad = torch.ones_like(model.stem[0].weight)
-    model.pool.register_forward_hook(lambda module, args, output: None)
-    return model
 
 
 @pytest.mark.parametrize("arrange", [lambda m: m, mixed_modes], ids=["eval", "half in train mode"])

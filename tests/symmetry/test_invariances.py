@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import backplay as bp
-from attention.test_enumeration import drawn
+from attention_blocks import drawn
 from backplay.network.assignment import _shortest_paths, assign
 from backplay.network.families import Forest, Leaf
 from backplay.transforms import channels_of
 from closeness import assert_near
 from networks import lively, photo
-from trajectory.symmetric import NETWORKS, Transformer, make, mlp
+from symmetric import NETWORKS, Transformer, make, mlp
 
 EXACT = {"epsilon": 0.0}
 

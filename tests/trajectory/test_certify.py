@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from backplay.kernels.kernel import Stopping, Winner
 from backplay.kernels.linear import RoutingLinear
 from backplay.network.attention import Attention
-from modes import hand
 
 
 def model(gate):

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import backplay as bp
+import hand
 from closeness import assert_near
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 VARIANCE, RISK = 0.5, -3.0
 

@@ -6,8 +6,10 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from closeness import assert_near, l1_relative
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 LAMBDA = 0.6
 

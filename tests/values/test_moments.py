@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from backplay.values.moments import relu_moments
 from backplay.values.powers import BLOCK, in_blocks
 from closeness import assert_near
-from modes import hand
+
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 DRAWS = 100_000
 GATES = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "softplus": nn.Softplus}
