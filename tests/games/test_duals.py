@@ -10,6 +10,7 @@ from torch import nn
 
 import backplay as bp
 import hand
+from alike import alike
 from closeness import assert_near
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -76,7 +77,7 @@ def test_gibbs_gate(theta):
     def objective(nu):
         return nu * z - theta * (torch.special.xlogy(nu, nu) + torch.special.xlogy(1 - nu, 1 - nu))
 
-    play = bp.StoppingGame(model, softplus=theta).play(x, 1)
+    play = bp.StoppingGame(alike(model, x), softplus=theta).play(x, 1)
     assert_near(play.policy("1"), best_of_two(objective))
     assert_near(play.observed("1"), objective(best_of_two(objective)))
 
@@ -86,7 +87,7 @@ def test_gibbs_gate(theta):
 def test_entropy_dual_of_a_stream(tau, epsilon):
     """eq:legendre-fenchel-app with payoffs `log c_i` and `log ε` at temperature τ: the policy of each stream state."""
     model, x = hand.mlp(4, 5, 2), torch.randn(1, 4, dtype=torch.float64)
-    play = bp.RoutingGame(model, tau=tau, epsilon=epsilon).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), tau=tau, epsilon=epsilon).play(x, 0)
     kept, switched = play.policy("0", (0, 2))["input"]
     contributions = (model[0].weight[2] * x[0]).detach()
     assert (contributions > 0).any() and (contributions < 0).any()
@@ -110,7 +111,7 @@ def test_entropy_dual_of_a_stream(tau, epsilon):
 def test_kl_dual_of_the_keys(fused):
     """lem:kl-legendre-fenchel, prop:attn-value-policy: keys maximise `E_π log ṽ − KL(π‖A)` on each stream."""
     model, x = hand.attention(fused), torch.randn(1, 3, 3, dtype=torch.float64)
-    play = bp.RoutingGame(model, epsilon=0.0).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), epsilon=0.0).play(x, 0)
     (node,) = [n for n in play.network.nodes if tuple(n.shape[1:]) == (2, 3, 2) and n.kind == "mix"]
     head, query, d = 1, 2, 0
     reference = play.attention(node.name)[0, head, query]
@@ -134,7 +135,7 @@ def test_kl_dual_of_the_keys(fused):
 def test_oracle_dual():
     """prop:attn-qk-oracle: the oracle's row maximises `Σ π e + H(π)`."""
     model, x = hand.attention(False), torch.randn(1, 3, 3, dtype=torch.float64)
-    play = bp.RoutingGame(model).play(x, 0)
+    play = bp.RoutingGame(alike(model, x)).play(x, 0)
     (node,) = [n for n in play.network.nodes if tuple(n.shape[1:]) == (2, 3, 2) and n.kind == "mix"]
     h = torch.relu(model.embed(x))
     e = (model.split(model.q(h)) @ model.split(model.k(h)).mT / math.sqrt(2))[0, 0, 1].detach()
@@ -149,7 +150,7 @@ def test_mix_of_nonnegative_is_one_stream():
     with torch.no_grad():
         model[0].weight.fill_(1.0)
         model[0].bias.fill_(0.1)
-    play = bp.RoutingGame(model, tau=2.0).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), tau=2.0).play(x, 0)
     kept, switched = play.policy("2", (0, 0, 0, 1))["1"]
     payoffs = (play.observed("1")[0, 0, :2, 2:] / 4).log().flatten()
     best = best_of_simplex(lambda pi: (pi * payoffs).sum() + 2.0 * entropy(pi), 4)

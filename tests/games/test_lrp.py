@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import backplay as bp
+from alike import alike
 from closeness import assert_near, l1_relative, unscaled
 from networks import mlp_layers, photo, small_vgg, without_biases
 from oracles import matrices
@@ -36,7 +37,7 @@ def test_zennit_on_small_vgg(alpha, beta, epsilon):
     """S14 in float64: zennit's stabiliser stands where ε stands in eq:lrp-eps-recursion."""
     model, x, target = small_vgg(), photo(3, 24), [3, 0, 9]
     expected = zennit_relevance(model, x, target, alpha, beta, epsilon)
-    found = bp.RoutingGame(model, alpha=alpha, beta=beta, epsilon=epsilon).attribute(x, target)
+    found = bp.RoutingGame(alike(model, x), alpha=alpha, beta=beta, epsilon=epsilon).attribute(x, target)
     assert expected.abs().max() > 0
     assert_near(found, expected, what="relevance")
 
@@ -50,7 +51,7 @@ def test_zennit_on_vgg16():
     x = photo(1, 224, torch.float32)
     target = model(x).argmax(1)
     expected = zennit_relevance(model, x, target, 2.0, 1.0, 1e-6)
-    found = bp.RoutingGame(model, alpha=2.0, beta=1.0, epsilon=1e-6).attribute(x, target)
+    found = bp.RoutingGame(alike(model, x), alpha=2.0, beta=1.0, epsilon=1e-6).attribute(x, target)
     assert l1_relative(found, expected) < 1e-4
 
 
@@ -60,7 +61,7 @@ def test_loop_over_neurons(epsilon):
     model = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3)).double()
     x = torch.randn(1, 6, dtype=torch.float64)
     relevance = matrices.lrp(mlp_layers(model), x[0].numpy(), 1, epsilon=epsilon)
-    game = bp.RoutingGame(model, epsilon=epsilon)
+    game = bp.RoutingGame(alike(model, x), epsilon=epsilon)
     play = game.play(x, 1)
     assert_near(play.attribution(), relevance[0][None], what="input")
     logit = float(play.value[0])
@@ -115,7 +116,7 @@ def test_conservation():
     """At ε = 0 with both streams alive everywhere, αβ-LRP is conservative: relevances add up to the logit."""
     model = nn.Sequential(nn.Linear(40, 30, bias=False), nn.ReLU(), nn.Linear(30, 3, bias=False)).double()
     x = torch.randn(4, 40, dtype=torch.float64)
-    play = bp.RoutingGame(model, epsilon=0.0).play(x, 2)
+    play = bp.RoutingGame(alike(model, x), epsilon=0.0).play(x, 2)
     assert_near(play.attribution().sum(1), play.value, what="Σ R = logit")
 
 
@@ -132,5 +133,5 @@ def test_batch_norm_is_folded():
     folded = nn.Sequential(torch.nn.utils.fuse_conv_bn_eval(model[0], model[1]), *head).double().eval()
     x = torch.randn(2, 2, 4, 4, dtype=torch.float64)
     for options in ({"epsilon": 0.5}, {"epsilon": 0.5, "bias": "absorb"}, {"tau": 0.5}):
-        found = bp.RoutingGame(model, **options).attribute(x, 1)
+        found = bp.RoutingGame(alike(model, x), **options).attribute(x, 1)
         assert_near(found, bp.RoutingGame(folded, **options).attribute(x, 1), what=str(options))

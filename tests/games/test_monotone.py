@@ -8,6 +8,7 @@ from torch import nn
 
 import backplay as bp
 import hand
+from alike import alike
 from closeness import l1_relative
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -54,7 +55,7 @@ def conv(gate=nn.ReLU):
 def test_entropy_grows_with_temperature(epsilon):
     """eq:routing-gibbs-general-tau: each stream's distribution, outside option included, flattens as τ grows."""
     model, x = conv()
-    game = bp.RoutingGame(model, epsilon=epsilon)
+    game = bp.RoutingGame(alike(model, x), epsilon=epsilon)
     plays = [game.replace(tau=tau).play(x, 0) for tau in TEMPERATURES]
     for name, element in (("head", (0, 0)), ("deep", (1, 2, 1, 1)), ("conv", (0, 3, 2, 4))):
         for k in (0, 1):
@@ -67,7 +68,7 @@ def test_entropy_grows_with_temperature(epsilon):
 def test_key_entropy_grows_with_temperature():
     """S23: the key policy `(A ṽ)^{1/τ}` of an attention flattens too."""
     model, x = hand.attention(), torch.randn(1, 3, 3, dtype=torch.float64)
-    found, game = [], bp.RoutingGame(model, epsilon=0.0)
+    found, game = [], bp.RoutingGame(alike(model, x), epsilon=0.0)
     for tau in TEMPERATURES:
         play = game.replace(tau=tau).play(x, 0)
         (node,) = [n for n in play.network.nodes if tuple(n.shape[1:]) == (2, 3, 2) and n.kind == "mix"]
@@ -80,7 +81,7 @@ def test_key_entropy_grows_with_temperature():
 def test_cemetery_grows_with_epsilon():
     """S13: the outside option takes more as ε grows, on a CNN and through attention."""
     for model, x in (conv(), (hand.attention(), torch.randn(2, 3, 3, dtype=torch.float64))):
-        game = bp.RoutingGame(model)
+        game = bp.RoutingGame(alike(model, x))
         for tau in (0.5, 1.0, 2.0):
             ends = [game.replace(epsilon=e, tau=tau).play(x, 0).cemetery for e in (0.0, 1e-3, 0.1, 0.5, 2.0)]
             for b in range(2):
@@ -104,7 +105,7 @@ def test_small_variance_is_the_anchor(gate, game):
 def test_alive_set_grows_with_risk():
     """S20: `V_λ` grows with λ, so a gate that is open stays open."""
     model, x = conv()
-    game = bp.RoutingGame(model, input_variance=0.3)
+    game = bp.RoutingGame(alike(model, x), input_variance=0.3)
     for name in ("gate", "gate2"):
         before, sizes = None, []
         for risk in (-3.0, -2.0, -1.0, -0.5, -0.1, 0.1, 0.5, 2.0):
@@ -130,7 +131,7 @@ def test_vanishing_risk_is_not_the_anchor(kind):
     shut = anchor.observed("gate") == 0
     assert shut.any() and (limit.observed("gate") > 0).all()
     assert (limit.observed("gate") > anchor.observed("gate"))[~shut].all()
-    moments = bp.moments(model, x, 0.3)
+    moments = bp.moments(alike(model, x), x, 0.3)
     mean, _ = hand.relu_moments(hand.numbers(model.conv(x)), hand.numbers(moments["conv"].variance))
     assert l1_relative(limit.observed("gate"), mean) < 1e-8
     certain = game.replace(risk=-1e-9, input_variance=1e-14)
@@ -141,8 +142,8 @@ def test_vanishing_risk_is_not_the_anchor(kind):
 def test_attention_turns_to_certain_keys(score):
     """eq:risk-attn-policy: as λ_sm falls, the mean uncertainty of the chosen key falls (an exponential tilt of it)."""
     model, x = hand.attention(), torch.randn(1, 3, 3, dtype=torch.float64)
-    game = bp.RoutingGame(model, input_variance=0.5, attention_score=score, epsilon=0.0)
-    moments = bp.moments(model, x, 0.5)
+    game = bp.RoutingGame(alike(model, x), input_variance=0.5, attention_score=score, epsilon=0.0)
+    moments = bp.moments(alike(model, x), x, 0.5)
     h = torch.relu(model.embed(x))
     query, key = model.split(model.q(h))[0, 1, 2], model.split(model.k(h))[0, 1]
     spread_q, spread_k = (model.split(moments[n].variance)[0, 1] for n in ("q", "k"))

@@ -7,6 +7,7 @@ from torch import nn
 
 import backplay as bp
 import hand
+from alike import alike
 from closeness import assert_near, l1_relative
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -25,7 +26,7 @@ def tempered(weight, bias, below, epsilon, tau):
 def test_mlp(tau, epsilon):
     """S19: every affine value, the deformed logit and the map, by hand, with biases and an outside option."""
     model, x = hand.mlp(5, 8, 7, 3), 3 * torch.randn(2, 5, dtype=torch.float64)
-    play = bp.RoutingGame(model, tau=tau, epsilon=epsilon, tau_forward=True).play(x, 1)
+    play = bp.RoutingGame(alike(model, x), tau=tau, epsilon=epsilon, tau_forward=True).play(x, 1)
     layers = [(hand.numbers(m.weight), hand.numbers(m.bias)) for m in model[::2]]
     for b in range(2):
         z1 = tempered(*layers[0], hand.numbers(x[b]), epsilon, tau)
@@ -50,7 +51,7 @@ def test_convolution_and_mix():
         nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 2)
     ).double().eval()  # fmt: skip
     x, tau, epsilon = torch.randn(1, 1, 4, 4, dtype=torch.float64), 0.6, 0.2
-    play = bp.RoutingGame(model, tau=tau, epsilon=epsilon, tau_forward=True).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), tau=tau, epsilon=epsilon, tau_forward=True).play(x, 0)
     weight, bias = hand.matrix(model[0], (1, 4, 4))
     z = tempered(weight, bias, hand.numbers(x).ravel(), epsilon, tau)
     assert_near(play.observed("0").flatten(), z)
@@ -63,7 +64,7 @@ def test_norms_are_recomputed():
     """S19: norms see the deformed values."""
     model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2)).double().eval()
     x = torch.randn(1, 4, dtype=torch.float64)
-    play = bp.RoutingGame(model, tau=0.5, epsilon=0.1, tau_forward=True).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), tau=0.5, epsilon=0.1, tau_forward=True).play(x, 0)
     z = tempered(hand.numbers(model[0].weight), hand.numbers(model[0].bias), hand.numbers(x)[0], 0.1, 0.5)
     assert_near(play.observed("1"), model[1](torch.tensor(z)[None]))
 
@@ -73,7 +74,7 @@ def test_attention(fused):
     """S19, S23: softmax is recomputed from deformed queries and keys, and keys and inputs of the values know τ."""
     model, x = hand.attention(fused), torch.randn(1, 3, 3, dtype=torch.float64)
     tau, epsilon = 0.5, 0.2
-    play = bp.RoutingGame(model, tau=tau, epsilon=epsilon, tau_forward=True).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), tau=tau, epsilon=epsilon, tau_forward=True).play(x, 0)
 
     def rows(layer, below):
         weight, bias = hand.numbers(layer.weight), hand.numbers(layer.bias)
@@ -98,8 +99,8 @@ def test_limit(epsilon):
     """S19: τ → 1 gives the anchor's value and map, with an outside option too (ε cancels in the value); τ = 1 is it."""
     for model, shape in ((hand.mlp(5, 8, 7, 3), (2, 5)), (hand.attention(), (2, 3, 3))):
         x = torch.randn(*shape, dtype=torch.float64)
-        game = bp.RoutingGame(model, epsilon=epsilon, tau_forward=True)
-        anchor = bp.RoutingGame(model, epsilon=epsilon).play(x, 1)
+        game = bp.RoutingGame(alike(model, x), epsilon=epsilon, tau_forward=True)
+        anchor = bp.RoutingGame(alike(model, x), epsilon=epsilon).play(x, 1)
         for close in (1e-7, -1e-7):
             play = game.replace(tau=1 + close).play(x, 1)
             assert_near(play.value, anchor.value, 1e-5)

@@ -9,6 +9,7 @@ from torch import nn
 
 import backplay as bp
 import hand
+from alike import alike
 from closeness import assert_near, l1_relative
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -62,7 +63,7 @@ def test_float32_against_float64(build):
     model = build().eval()
     x = torch.randn(2, 3, 16, 16)
     precise = bp.RoutingGame(copy.deepcopy(model).double())
-    rough = bp.RoutingGame(model)
+    rough = bp.RoutingGame(alike(model, x))
     for tau in TEMPERATURES:
         for epsilon in (0.0, 1e-6, 0.5):
             exact = precise.replace(tau=tau, epsilon=epsilon).attribute(x.double(), 1)
@@ -84,7 +85,7 @@ def test_log_space_reference(tau, epsilon):
     z = first @ hand.numbers(x).ravel() + bias
     mass = hand.route(hand.unit(3, 2), hand.numbers(model[3].weight), np.maximum(z, 0), epsilon, tau) * (z > 0)
     mass = hand.route(mass, first, hand.numbers(x).ravel(), epsilon, tau) * float(model(x)[0, 2])
-    assert_near(bp.RoutingGame(model, tau=tau, epsilon=epsilon).attribute(x, 2).flatten(), mass, 1e-9)
+    assert_near(bp.RoutingGame(alike(model, x), tau=tau, epsilon=epsilon).attribute(x, 2).flatten(), mass, 1e-9)
     found = bp.RoutingGame(copy.deepcopy(model).float(), tau=tau, epsilon=epsilon).attribute(x.float(), 2)
     assert l1_relative(found.flatten(), mass) < 1e-4
 
@@ -97,8 +98,8 @@ def test_extreme_scales(size, tau):
     x = torch.randn(2, 5)
     for layer in (model[0], model[2]):
         layer.bias.zero_()
-    plain = bp.RoutingGame(model, tau=tau, epsilon=0.0, output="one").attribute(x, 1)
-    found = bp.RoutingGame(model, tau=tau, epsilon=0.0, output="one").attribute(x * size, 1)
+    plain = bp.RoutingGame(alike(model, x), tau=tau, epsilon=0.0, output="one").attribute(x, 1)
+    found = bp.RoutingGame(alike(model, x), tau=tau, epsilon=0.0, output="one").attribute(x * size, 1)
     assert plain.abs().max() > 0 and l1_relative(found, plain) < 1e-4
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import backplay as bp
+from alike import alike
 from closeness import array, assert_near, unscaled
 from oracles.matrices import negative, positive, ratio
 
@@ -124,7 +125,7 @@ def test_matrix_form(name, alpha, beta, epsilon):
     """eq:attn-target-input: the exit difference is the αβ rule of the composite map on the entry difference."""
     model = Attention(**LAYOUTS[name])
     x = torch.randn(2, TOKENS, WIDTH, dtype=F64)
-    play = bp.RoutingGame(model, alpha=alpha, beta=beta, epsilon=epsilon).play(x, 1)
+    play = bp.RoutingGame(alike(model, x), alpha=alpha, beta=beta, epsilon=epsilon).play(x, 1)
     assert play.health().ok
     entry, leave = play.occupation("attend"), play.occupation("input")
     entries = unscaled(entry.difference, entry.difference_log_scale).reshape(2, -1)
@@ -140,7 +141,7 @@ def test_recovery_theorem(name, rectified):
     """thm:attn-ab-recovery on X ≥ 0, ε = 0, in its own words: Z^σ from W_V^σ, both players by their recursion."""
     model = Attention(**LAYOUTS[name], rectified=rectified)
     x = torch.rand(2, TOKENS, WIDTH, dtype=F64) + 0.1
-    play = bp.RoutingGame(model, alpha=2.0, beta=1.0, epsilon=0.0).play(x, 2)
+    play = bp.RoutingGame(alike(model, x), alpha=2.0, beta=1.0, epsilon=0.0).play(x, 2)
     entry, leave = play.occupation("attend"), play.occupation("input")
     gamma_o = [unscaled(t, entry.log_scale).reshape(2, -1) for t in (entry.plus, entry.minus)]
     gamma_x = [unscaled(t, leave.log_scale).reshape(2, -1) for t in (leave.plus, leave.minus)]
@@ -164,7 +165,7 @@ def test_temperature_and_bias(name, bias, tau):
     epsilon = 0.3
     model = Attention(**LAYOUTS[name], bias=True)
     x = torch.randn(2, TOKENS, WIDTH, dtype=F64)
-    play = bp.RoutingGame(model, epsilon=epsilon, tau=tau, bias=bias).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), epsilon=epsilon, tau=tau, bias=bias).play(x, 0)
     before = array(play.marginal("attend")).reshape(2, TOKENS, -1)
     found = array(play.marginal("input"))
     offsets = model.v.bias.detach().numpy().reshape(model.groups, -1)
@@ -206,7 +207,7 @@ def test_projection_keeps_its_own_kernel():
     """S23: mass that arrives at V by other routes leaves it by the affine rule; the composite's passes it by."""
     model = Crossing()
     x = torch.randn(2, TOKENS, WIDTH, dtype=F64)
-    play = bp.RoutingGame(model, epsilon=0.2).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), epsilon=0.2).play(x, 0)
     assert play.health().ok
     walk = array(play.marginal("v"))
     assert (walk.reshape(2, -1).sum(1) > 0.05).all()
@@ -239,7 +240,7 @@ def test_rows_scaled_to_zero():
         model.v.weight[:3] = 0.0
     x = torch.randn(2, TOKENS, WIDTH, dtype=F64)
     for epsilon in (0.0, 0.5):
-        play = bp.RoutingGame(model, epsilon=epsilon).play(x, 0)
+        play = bp.RoutingGame(alike(model, x), epsilon=epsilon).play(x, 0)
         assert play.health().ok and play.health().mass_error < 1e-12
         at_dead = array(play.marginal("attend"))[..., :3].sum((1, 2))
         assert (array(play.cemetery) >= at_dead - 1e-12).all()

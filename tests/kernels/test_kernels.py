@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import backplay as bp
+from alike import alike
 from closeness import assert_near, unscaled
 from oracles import geometry, matrices
 
@@ -35,7 +36,7 @@ def rows(game_class, layer, x, **options):
     """Play the layer from each output element: (kept, switched, walk) of shape (out, in), and cemetery."""
     model = nn.Sequential(layer, nn.Flatten()).double().eval()
     outputs = model(x).shape[1]
-    play = game_class(model, **options).play(x.expand(outputs, *x.shape[1:]), list(range(outputs)))
+    play = game_class(alike(model, x), **options).play(x.expand(outputs, *x.shape[1:]), list(range(outputs)))
     occupation = play.occupation("input")
     parts = (unscaled(v, occupation.log_scale) for v in (occupation.plus, occupation.minus))
     kept, switched = (v.reshape(outputs, -1) for v in parts)

@@ -8,6 +8,7 @@ import torch
 
 import backplay as bp
 import hand
+from alike import alike
 from closeness import assert_near
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -76,7 +77,7 @@ def by_hand(model, x, score, risk=RISK, epsilon=0.2, tau=1.0):
 def test_scores(score, fused, tau):
     """S24: three scores by hand, fused and spelled out, map included; the forward pass stays real."""
     model, x = hand.attention(fused), torch.randn(2, 3, 3, dtype=torch.float64)
-    game = bp.RoutingGame(model, epsilon=0.2, tau=tau, input_variance=VARIANCE, attention_score=score)
+    game = bp.RoutingGame(alike(model, x), epsilon=0.2, tau=tau, input_variance=VARIANCE, attention_score=score)
     play = game.replace(attention_risk=RISK).play(x, 1)
     assert_near(play.value, model(x)[:, 1])
     plain = game.attribute(x, 1)
@@ -91,7 +92,7 @@ def test_scores(score, fused, tau):
 def test_key_policy(fused):
     """eq:risk-attn-policy-softmax: the key policy at a query is `Ã_qk ṽ_k / Σ` with the averse row."""
     model, x = hand.attention(fused), torch.randn(1, 3, 3, dtype=torch.float64)
-    play = bp.RoutingGame(model, epsilon=0.0, input_variance=VARIANCE, attention_risk=RISK).play(x, 1)
+    play = bp.RoutingGame(alike(model, x), epsilon=0.0, input_variance=VARIANCE, attention_risk=RISK).play(x, 1)
     (node,) = [n for n in play.network.nodes if tuple(n.shape[1:]) == (2, 3, 2) and n.kind == "mix"]
     _, averse, _ = by_hand(model, x[0], "key")
     worth = (torch.relu(model.embed(x[0])) * model.v.weight[3]).clamp(min=0).sum(1)
@@ -102,7 +103,7 @@ def test_key_policy(fused):
 def test_no_variance_no_shift():
     """S24: scores are deviations, so σ² = 0 is the plain game; and λ alone leaves the oracle as it is."""
     model, x = hand.attention(), torch.randn(2, 3, 3, dtype=torch.float64)
-    game = bp.RoutingGame(model)
+    game = bp.RoutingGame(alike(model, x))
     assert_near(game.replace(attention_risk=-10.0).attribute(x, 1), game.attribute(x, 1))
     play = game.replace(attention_risk=-10.0, input_variance=0.5).play(x, 1)
     assert_near(play.observed("relu"), game.play(x, 1).observed("relu"), 1e-13)  # S20: λ = 0 gates are real
@@ -120,7 +121,7 @@ def test_masked_keys_stay_masked():
 
     model, x = Causal(True).double().eval(), torch.rand(1, 3, 3, dtype=torch.float64)
     model.embed.bias.add_(1.0)
-    play = bp.RoutingGame(model, attention_risk=-30.0, input_variance=1.0, epsilon=0.0).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), attention_risk=-30.0, input_variance=1.0, epsilon=0.0).play(x, 0)
     (node,) = [n for n in play.network.nodes if tuple(n.shape[1:]) == (2, 3, 2) and n.kind == "mix"]
     (moved,) = play.policy(node.name, (0, 0, 1, 0)).values()
     keys = (moved[0] + moved[1])[0].sum(-1)
@@ -145,8 +146,8 @@ def test_grouped_heads(score):
 
     model, x = Grouped(True).double().eval(), torch.randn(2, 3, 3, dtype=torch.float64)
     options = {"input_variance": VARIANCE, "attention_score": score}
-    found = bp.RoutingGame(model, attention_risk=RISK, **options).attribute(x, 1)
-    plain = bp.RoutingGame(model, **options).attribute(x, 1)
+    found = bp.RoutingGame(alike(model, x), attention_risk=RISK, **options).attribute(x, 1)
+    plain = bp.RoutingGame(alike(model, x), **options).attribute(x, 1)
     model.repeated = True
-    assert_near(found, bp.RoutingGame(model, attention_risk=RISK, **options).attribute(x, 1))
+    assert_near(found, bp.RoutingGame(alike(model, x), attention_risk=RISK, **options).attribute(x, 1))
     assert (found - plain).abs().max() > 1e-3 * plain.abs().max()

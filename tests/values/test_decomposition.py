@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import backplay as bp
+from alike import alike
 from closeness import array, assert_near, unscaled
 from enumerated import examples, solved, tensor
 from oracles import decompositions, strategies
@@ -73,7 +74,7 @@ def mlp(seed=0):
 
 def every_node(model, x, **options):
     """(plus, minus) of every module, concatenated over modules: shape (B, units)."""
-    found = bp.decompose(model, x, **options)
+    found = bp.decompose(alike(model, x), x, **options)
     pairs = [streams(found[str(i)]) for i in range(len(model))]
     return tuple(np.concatenate([pair[s] for pair in pairs], axis=1) for s in (0, 1))
 
@@ -114,12 +115,12 @@ def test_stopping_derivative_is_occupation():
     """S9, thm:deriv-occ part 1: ∂ a_stop(output, p⊕q)/∂ a_stop(input, k) = Γ(input, p⊕k), by finite differences."""
     model, step = mlp(5), 1e-5
     x = torch.randn(1, 4, dtype=torch.float64)
-    occupation = bp.StoppingGame(model).play(x, 1).occupation("input")
+    occupation = bp.StoppingGame(alike(model, x)).play(x, 1).occupation("input")
     gamma = [unscaled(v, occupation.log_scale)[0] for v in (occupation.plus, occupation.minus)]
     for k in range(4):
         direction = torch.zeros_like(x)
         direction[0, k] = step * (1.0 if x[0, k] >= 0 else -1.0)
-        pairs = [streams(bp.decompose(model, x + s * direction, kind="stopping")["4"]) for s in (-1, 1)]
+        pairs = [streams(bp.decompose(alike(model, x), x + s * direction, kind="stopping")["4"]) for s in (-1, 1)]
         slope = [(pairs[1][s][0, 1] - pairs[0][s][0, 1]) / (2 * step) for s in (0, 1)]
         if x[0, k] < 0:  # the step moved x⁻, for which the players change roles
             slope = slope[::-1]
@@ -199,5 +200,5 @@ def test_gates_that_compare():
             return self.last(torch.where(h > 0, h, 0.1 * h))
 
     model, x = Chosen().double(), torch.randn(2, 3, dtype=torch.float64)
-    found = bp.decompose(model, x, kind="stopping")["last"]
+    found = bp.decompose(alike(model, x), x, kind="stopping")["last"]
     assert_near(unscaled(found.plus - found.minus, found.log_scale), model(x))

@@ -7,6 +7,7 @@ from torch import nn
 
 import backplay as bp
 import hand
+from alike import alike
 from closeness import assert_near, l1_relative
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -21,7 +22,7 @@ class TestEntropyBias:
         """S20: by hand on an MLP, map included; the forward pass is real."""
         model, x = hand.mlp(5, 9, 7, 3), 2 * torch.randn(2, 5, dtype=torch.float64)
         model[2].weight.mul_(3)
-        play = bp.RoutingGame(model, entropy_bias=LAMBDA, epsilon=0.1).play(x, 2)
+        play = bp.RoutingGame(alike(model, x), entropy_bias=LAMBDA, epsilon=0.1).play(x, 2)
         assert_near(play.value, model(x)[:, 2])
         for b in range(2):
             z1 = hand.numbers(model[0](x[b]))
@@ -42,14 +43,14 @@ class TestEntropyBias:
         model, x = hand.mlp(4, 2, 2), torch.ones(1, 4, dtype=torch.float64)
         model[0].weight.copy_(torch.tensor([[1.0, -1.0, 1.0, 1.0], [0.0, 2.0, 0.0, 0.0]]))
         model[0].bias.zero_()
-        shown = bp.RoutingGame(model, entropy_bias=LAMBDA).play(x, 0).observed("1")
+        shown = bp.RoutingGame(alike(model, x), entropy_bias=LAMBDA).play(x, 0).observed("1")
         assert_near(shown, [[2 - LAMBDA, 2.0]])
 
     def test_convolution_and_max_pool(self):
         """S20: the whole kernel per output channel; a pool behind the gate hands on, winners stay."""
         model = nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, 2))
         model, x = model.double().eval(), torch.randn(1, 4, 6, 6, dtype=torch.float64)
-        play = bp.RoutingGame(model, entropy_bias=LAMBDA).play(x, 0)
+        play = bp.RoutingGame(alike(model, x), entropy_bias=LAMBDA).play(x, 0)
         bias = torch.tensor(hand.fan_in_entropy(model[0].weight))[:, None, None]  # n_i = 2·9: the group's own inputs
         assert bias.std() > 1e-3
         shown = torch.relu(model[0](x) - LAMBDA * bias)
@@ -76,7 +77,7 @@ class TestEntropyBias:
 
         model, x = Behind().double().eval(), torch.randn(1, 4, dtype=torch.float64)
         model.last.running_var.fill_(0.3)
-        play = bp.RoutingGame(model, entropy_bias=0.3).play(x, 0)
+        play = bp.RoutingGame(alike(model, x), entropy_bias=0.3).play(x, 0)
         bias = torch.tensor(hand.fan_in_entropy(model.lin.weight)).view(2, 3)
         z = model.last(model.norm(model.lin(x).unflatten(1, (2, 3))))
         assert_near(play.observed("relu"), torch.relu(z - 0.3 * bias))
@@ -103,7 +104,7 @@ class TestEntropyBias:
                 (1, 3, 4),
             )
         model, x = model.double().eval(), torch.randn(*shape, dtype=torch.float64)
-        game = bp.RoutingGame(model)
+        game = bp.RoutingGame(alike(model, x))
         biased, plain = game.replace(entropy_bias=5.0).play(x, 0), game.play(x, 0)
         name = "relu" if case == "sum" else "1"
         assert plain.observed(name).any()
@@ -113,7 +114,7 @@ class TestEntropyBias:
     def test_stopping_game(self):
         """S20: the Stopping Game's gates are `1[z − λ_ent H̃ > 0]`; backward only."""
         model, x = hand.mlp(5, 12, 3), torch.randn(1, 5, dtype=torch.float64)
-        play = bp.StoppingGame(model, entropy_bias=LAMBDA).play(x, 1)
+        play = bp.StoppingGame(alike(model, x), entropy_bias=LAMBDA).play(x, 1)
         z = hand.numbers(model[0](x))[0]
         alive = z - LAMBDA * hand.fan_in_entropy(model[0].weight) > 0
         assert (alive != (z > 0)).any() and alive.any()
@@ -125,11 +126,11 @@ class TestEntropyBias:
         """S20: the shift stands inside the gate, and inside the moments of a risk-averse gate."""
         model, x = hand.mlp(5, 6, 3, gate=nn.GELU), torch.randn(1, 5, dtype=torch.float64)
         z = hand.numbers(model[0](x))[0] - LAMBDA * hand.fan_in_entropy(model[0].weight)
-        play = bp.RoutingGame(model, entropy_bias=LAMBDA).play(x, 1)
+        play = bp.RoutingGame(alike(model, x), entropy_bias=LAMBDA).play(x, 1)
         assert_near(play.observed("1")[0], z * hand.cdf(z))
         relu = hand.mlp(5, 12, 3)
         z = hand.numbers(relu[0](x))[0] - LAMBDA * hand.fan_in_entropy(relu[0].weight)
-        play = bp.RoutingGame(relu, entropy_bias=LAMBDA, risk=-1.0, input_variance=0.3).play(x, 1)
+        play = bp.RoutingGame(alike(relu, x), entropy_bias=LAMBDA, risk=-1.0, input_variance=0.3).play(x, 1)
         shown = hand.v_risk(z, 0.3 * hand.numbers(relu[0].weight.square().sum(1)), -1.0)
         assert (shown > 0).any()
         assert_near(play.observed("1")[0], shown, 1e-9)
@@ -160,7 +161,9 @@ class TestNoisy:
     def test_stopping(self, noise, risk):
         """S21: the same gates in the Stopping Game, at the pre-activations of its own forward pass."""
         model, x = hand.mlp(5, 7, 6, 3), torch.randn(1, 5, dtype=torch.float64)
-        play = bp.StoppingGame(model, gate="noisy", gate_noise=noise, risk=risk, input_variance=0.3).play(x, 1)
+        play = bp.StoppingGame(alike(model, x), gate="noisy", gate_noise=noise, risk=risk, input_variance=0.3).play(
+            x, 1
+        )
         (w1, b1), (w2, b2), (w3, b3) = ((hand.numbers(m.weight), hand.numbers(m.bias)) for m in model[::2])
         z1, v1 = w1 @ hand.numbers(x)[0] + b1, w1**2 @ np.full(5, 0.3)
         a1 = np.maximum(0, z1) if risk == 0 else hand.v_risk(z1, v1, risk)
@@ -175,7 +178,7 @@ class TestNoisy:
     def test_small_noise_is_exact(self):
         """eq:noisy-gate-weighted: `noise → 0` collapses to the hard gate; large noise to 1/2."""
         model, x = hand.mlp(5, 7, 3), torch.randn(2, 5, dtype=torch.float64)
-        for game in (bp.RoutingGame(model), bp.StoppingGame(model)):
+        for game in (bp.RoutingGame(alike(model, x)), bp.StoppingGame(alike(model, x))):
             hard = game.attribute(x, 0)
             assert_near(game.replace(gate="noisy", gate_noise=1e-6).attribute(x, 0), hard)
             assert l1_relative(game.replace(gate="noisy").attribute(x, 0), hard) > 1e-2
@@ -184,7 +187,7 @@ class TestNoisy:
     def test_other_gates_keep_theirs(self):
         """S21: only ReLU gates are noisy; a GELU is one already."""
         model, x = hand.mlp(5, 7, 3, gate=nn.GELU), torch.randn(2, 5, dtype=torch.float64)
-        game = bp.RoutingGame(model)
+        game = bp.RoutingGame(alike(model, x))
         assert_near(game.replace(gate="noisy", gate_noise=3.0).attribute(x, 0), game.attribute(x, 0), 1e-13)
 
 
@@ -204,7 +207,7 @@ class TestSoftplus:
         """thm:softplus-gradient: `Γ₊ − Γ₋` is autograd's gradient, at the input and at a hidden layer."""
         relu, x = self.build(nn.ReLU)
         soft, _ = self.build(lambda: nn.Softplus(beta=1 / theta, threshold=1e9))
-        play = bp.StoppingGame(relu, softplus=theta).play(x, 2)
+        play = bp.StoppingGame(alike(relu, x), softplus=theta).play(x, 2)
         with torch.enable_grad():
             point = x.clone().requires_grad_()
             value = soft(point)[:, 2]
@@ -212,13 +215,13 @@ class TestSoftplus:
         assert_near(play.value, value)
         assert_near(play.attribution(), gradient)
         assert_near(play.observed("5"), soft[:6](x))
-        again = bp.StoppingGame(relu, softplus=theta, multiply_by_input=True).attribute(x, 2)
+        again = bp.StoppingGame(alike(relu, x), softplus=theta, multiply_by_input=True).attribute(x, 2)
         assert_near(again, gradient * x)
 
     def test_limit(self):
         """app:softplus-rules: θ → 0 is the ReLU game."""
         relu, x = self.build(nn.ReLU)
-        game = bp.StoppingGame(relu)
+        game = bp.StoppingGame(alike(relu, x))
         errors = [l1_relative(game.replace(softplus=t).attribute(x, 2), game.attribute(x, 2)) for t in (1.0, 0.1, 1e-5)]
         assert errors[0] > 1e-2 and errors[0] > errors[1] > errors[2] and errors[2] < 1e-10
         assert_near(game.replace(softplus=1e-5).play(x, 2).value, game.play(x, 2).value, 1e-5)

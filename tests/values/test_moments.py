@@ -9,6 +9,7 @@ from torch import nn
 
 import backplay as bp
 import hand
+from alike import alike
 from backplay.values.moments import relu_moments
 from backplay.values.powers import BLOCK, in_blocks
 from closeness import assert_near
@@ -58,7 +59,7 @@ class TestMonteCarlo:
         """S22: one gate between layers of disjoint fan-in; sums of independent gated Gaussians have these moments."""
         model = nn.Sequential(disjoint(8, 4), GATES[gate](), disjoint(4, 2)).double().eval()
         x = torch.randn(1, 8, dtype=torch.float64)
-        filtered = bp.moments(model, x, variance, mean="filtered")
+        filtered = bp.moments(alike(model, x), x, variance, mean="filtered")
         assert_sampled(filtered["2"], sampled(model, x, variance))
 
     def test_patches(self):
@@ -86,7 +87,7 @@ class TestMonteCarlo:
         """S22: means of the games' filter stay the network's own; the textbook filter's do not."""
         model = hand.mlp(4, 5, 3)
         x = torch.randn(1, 4, dtype=torch.float64)
-        real, filtered = bp.moments(model, x, 0.5), bp.moments(model, x, 0.5, mean="filtered")
+        real, filtered = bp.moments(alike(model, x), x, 0.5), bp.moments(alike(model, x), x, 0.5, mean="filtered")
         assert_near(real["2"].mean, model(x))
         assert_near(real["0"].mean, filtered["0"].mean)
         assert (filtered["2"].mean - model(x)).abs().max() > 0.01
@@ -207,7 +208,7 @@ class TestRules:
     def test_affine(self):
         """S22: `W²`, bias without effect."""
         model, x = hand.mlp(4, 3), torch.randn(1, 4, dtype=torch.float64)
-        found = bp.moments(model, x, 0.3)
+        found = bp.moments(alike(model, x), x, 0.3)
         assert_near(found["0"].variance, 0.3 * model[0].weight.square().sum(1)[None])
         assert (found["input"].variance == 0.3).all()
 
@@ -217,7 +218,7 @@ class TestRules:
         conv = nn.Conv2d(2, 3, 3, stride=2, padding=1, padding_mode=padding, dilation=1).double().eval()
         model = nn.Sequential(conv, nn.Flatten(), nn.Linear(27, 2)).double().eval()
         x = torch.randn(1, 2, 6, 6, dtype=torch.float64)
-        found = bp.moments(model, x, 0.3)["0"].variance.flatten()
+        found = bp.moments(alike(model, x), x, 0.3)["0"].variance.flatten()
         weight, _ = hand.matrix(conv, (2, 6, 6))
         assert_near(found, (weight**2) @ np.full(72, 0.3))
 
@@ -328,7 +329,7 @@ class TestRules:
         with torch.no_grad():
             norm.weight.normal_()
         x = torch.randn(1, 2, 4, 4, dtype=torch.float64)
-        found = bp.moments(model, x, 0.3)
+        found = bp.moments(alike(model, x), x, 0.3)
         z, v = conv(x), found["0"].variance
         for g in (slice(0, 2), slice(2, 4)):
             gamma = norm.weight[g].square()[:, None, None]
@@ -358,7 +359,7 @@ class TestRules:
         )
         model = nn.Sequential(*model, nn.Linear(72, 2)).double().eval()
         x = torch.randn(1, 1, 6, 6, dtype=torch.float64)
-        found = bp.moments(model, x, 0.3)
+        found = bp.moments(alike(model, x), x, 0.3)
         below = found["0"].variance
         assert_near(found["1"].variance, nn.functional.avg_pool2d(below, 2) / 4)
         weight, _ = hand.matrix(model[2], (2, 3, 3))
@@ -369,7 +370,7 @@ class TestRules:
         model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2))
         model = model.double().eval()
         x = torch.randn(1, 1, 5, 5, dtype=torch.float64)
-        found = bp.moments(model, x, 0.3)
+        found = bp.moments(alike(model, x), x, 0.3)
         value = model[1](model[0](x))
         _, index = nn.functional.max_pool2d(value, 2, return_indices=True)
         below = found["1"].variance
@@ -389,7 +390,7 @@ class TestRules:
                 return self.head(torch.maximum(self.a(x), self.b(x)))
 
         model, x = Pair().double().eval(), torch.randn(1, 4, dtype=torch.float64)
-        found = bp.moments(model, x, 0.3)
+        found = bp.moments(alike(model, x), x, 0.3)
         va, vb = (0.3 * f.weight.square().sum(1) for f in (model.a, model.b))
         v = torch.where(model.a(x)[0] > model.b(x)[0], va, vb)
         assert_near(found["head"].variance[0], model.head.weight.square() @ v)
@@ -422,7 +423,7 @@ class TestRules:
 
         model, x = Wired().double().eval(), torch.randn(1, 4, dtype=torch.float64)
         v = 0.3 * model.lin.weight.square().sum(1).flip(0)
-        assert_near(bp.moments(model, x, 0.3)["head"].variance[0], model.head.weight[:, :3].square() @ v)
+        assert_near(bp.moments(alike(model, x), x, 0.3)["head"].variance[0], model.head.weight[:, :3].square() @ v)
 
 
 @pytest.mark.parametrize(

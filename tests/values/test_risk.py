@@ -7,6 +7,7 @@ from torch import nn
 
 import backplay as bp
 import hand
+from alike import alike
 from closeness import assert_near, unscaled
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -32,7 +33,7 @@ def stages(model, x, risk, variance=VARIANCE):
 def test_mlp(risk, tau, epsilon):
     """S20, app:adf-variance: `V_λ` shown, gates open where it is positive, affine nodes real, map by hand."""
     model, x = hand.mlp(5, 7, 6, 3), torch.randn(2, 5, dtype=torch.float64)
-    play = bp.RoutingGame(model, risk=risk, input_variance=VARIANCE, tau=tau, epsilon=epsilon).play(x, 1)
+    play = bp.RoutingGame(alike(model, x), risk=risk, input_variance=VARIANCE, tau=tau, epsilon=epsilon).play(x, 1)
     logits = model(x).detach()
     assert_near(play.value, logits[:, 1])
     changed = 0
@@ -71,7 +72,7 @@ def test_cnn(risk, tau):
     """S20: pools hand on what gates show, winners are those of the real pass, mixes share by observed values (S18)."""
     model, x = Small().double().eval(), torch.randn(1, 1, 6, 6, dtype=torch.float64)
     epsilon = 0.2
-    play = bp.RoutingGame(model, risk=risk, input_variance=VARIANCE, tau=tau, epsilon=epsilon).play(x, 2)
+    play = bp.RoutingGame(alike(model, x), risk=risk, input_variance=VARIANCE, tau=tau, epsilon=epsilon).play(x, 2)
 
     first, bias = hand.matrix(model.conv, (1, 6, 6))
     z1 = first @ hand.numbers(x).ravel() + bias
@@ -116,7 +117,7 @@ def test_sums_and_norms_hand_on():
             return self.head(torch.tensor([1.0, -2.0, 0.5, 3.0]).double() * (self.relu(self.stem(x)) + self.skip(x)))
 
     model, x = Residual().double().eval(), torch.randn(1, 4, dtype=torch.float64)
-    play = bp.RoutingGame(model, risk=-1.0, input_variance=VARIANCE).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), risk=-1.0, input_variance=VARIANCE).play(x, 0)
     z, v = hand.numbers(model.stem(x))[0], VARIANCE * hand.numbers(model.stem.weight.square().sum(1))
     summed = hand.v_risk(z, v, -1.0) + hand.numbers(model.skip(x))[0]
     (add,) = [n.name for n in play.network.nodes if n.kind == "sum"]
@@ -135,7 +136,7 @@ def gelu(z):
 def test_gelu():
     """S20: other gates show `μ_a + λ σ_a` unclipped and keep `c(z) = Φ(z)` at the real pre-activation."""
     model, x = hand.mlp(4, 5, 3, gate=nn.GELU), torch.randn(1, 4, dtype=torch.float64)
-    play = bp.RoutingGame(model, risk=-1.5, input_variance=0.05, epsilon=0.1).play(x, 0)
+    play = bp.RoutingGame(alike(model, x), risk=-1.5, input_variance=0.05, epsilon=0.1).play(x, 0)
     z, v = hand.numbers(model[0](x))[0], 0.05 * hand.numbers(model[0].weight.square().sum(1))
     mean, spread = hand.each(gelu, z, v)
     shown = mean - 1.5 * np.sqrt(spread)
@@ -164,7 +165,9 @@ def forward_by_risk(model, x, risk, variance=VARIANCE):
 def test_risk_forward(risk):
     """Ablation A2 (app:abl-full-risk): the forward pass is that of `V_λ`, and so is the map."""
     model, x = hand.mlp(5, 7, 6, 3), torch.randn(2, 5, dtype=torch.float64)
-    play = bp.RoutingGame(model, risk=risk, input_variance=VARIANCE, risk_forward=True, epsilon=0.1).play(x, 1)
+    play = bp.RoutingGame(alike(model, x), risk=risk, input_variance=VARIANCE, risk_forward=True, epsilon=0.1).play(
+        x, 1
+    )
     for b in range(2):
         (one, two), logits = forward_by_risk(model, x[b], risk)
         assert_near(play.observed("1")[b], one, 1e-9)
@@ -181,7 +184,7 @@ def test_risk_forward(risk):
 def test_stopping_game(risk):
     """S20: the Stopping Game plays the `V_λ` pass, with gates `1[V_λ > 0]` of that pass."""
     model, x = hand.mlp(5, 9, 8, 3), torch.randn(2, 5, dtype=torch.float64)
-    play = bp.StoppingGame(model, risk=risk, input_variance=VARIANCE).play(x, 1)
+    play = bp.StoppingGame(alike(model, x), risk=risk, input_variance=VARIANCE).play(x, 1)
     differs = False
     for b in range(2):
         (one, two), logits = forward_by_risk(model, x[b], risk)
@@ -191,7 +194,7 @@ def test_stopping_game(risk):
         mass = hand.numbers(model[4].weight)[1] * (two > 0)
         mass = (mass @ hand.numbers(model[2].weight)) * (one > 0) @ hand.numbers(model[0].weight)
         assert_near(play.attribution()[b], mass)
-        differs |= bool(np.abs(mass - hand.numbers(bp.StoppingGame(model).attribute(x, 1))[b]).max() > 1e-3)
+        differs |= bool(np.abs(mass - hand.numbers(bp.StoppingGame(alike(model, x)).attribute(x, 1))[b]).max() > 1e-3)
     assert differs
 
 
