@@ -5,20 +5,10 @@ import torch
 from torch import nn
 
 import backplay as bp
+from alike import alike
+from refusals import refused
 
 F64 = torch.float64
-
-
-def refused(action, *words, kind=(ValueError, TypeError, RuntimeError)):
-    """`action` raises a BackplayError of this built-in kind whose message contains every word."""
-    with pytest.raises(bp.BackplayError) as caught:
-        action()
-    assert isinstance(caught.value, kind), type(caught.value).__mro__
-    message = str(caught.value)
-    for word in words:
-        assert str(word).lower() in message.lower(), f"{word!r} is missing in: {message}"
-    assert "Traceback" not in message
-    return message
 
 
 class Tokens(nn.Module):
@@ -76,7 +66,7 @@ def test_keywords_that_were_not_captured():
 )
 def test_target_of_positions(target, words):
     """(B, T, K): positions and classes are checked, and the message says what is there."""
-    network = bp.capture(Tokens(), embeds())
+    network = alike(Tokens(), embeds())
     for game in (bp.RoutingGame(network), bp.StoppingGame(network)):
         refused(lambda game=game: game.attribute(embeds(), target), *words, kind=ValueError)
 
@@ -84,7 +74,7 @@ def test_target_of_positions(target, words):
 @pytest.mark.parametrize("target", [1.5, "cat", True, [0.5, 1.0]], ids=str)
 def test_target_of_another_type(target):
     """Targets are integers."""
-    network = bp.capture(Tokens(), embeds())
+    network = alike(Tokens(), embeds())
     refused(lambda: bp.RoutingGame(network).attribute(embeds(), target), "target", kind=TypeError)
 
 
@@ -92,27 +82,6 @@ def test_target_of_another_type(target):
 def test_softmax_at_the_end(game):
     """A softmax gives weights, it carries no mass: the logits before it are to be explained."""
     refused(lambda: game(Tokens(softmax=True)).attribute(embeds(), 0), "softmax", "logits")
-
-
-class Recurrent(nn.Module):
-    """An LSTM between an embedding and a head."""
-
-    def __init__(self, cell):
-        super().__init__()
-        self.cell = cell(4, 4, batch_first=True)
-        self.head = nn.Linear(4, 2)
-        self.double().eval()
-
-    def forward(self, x):
-        return self.head(self.cell(x)[0][:, -1])
-
-
-@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
-def test_recurrent(cell):
-    """`lstm` (and its kin) has no place in the game and is refused by name, with its module path."""
-    words = cell.__name__, "'cell'", "recurrent"
-    message = refused(lambda: bp.RoutingGame(Recurrent(cell)).attribute(embeds(), 0), *words)
-    assert message.count("\n") <= 1 and len(message) < 300, "no list of all operators"
 
 
 def test_gradient_fallback_has_no_kernel():

@@ -12,6 +12,7 @@ from torch import nn
 
 import backplay as bp
 from closeness import assert_near, unscaled
+from held import EXACT, HeldGate
 from networks import family, lively, photo, side
 
 FAST = [
@@ -53,17 +54,6 @@ SLOW = [
 FAMILIES = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
-class HeldGate(nn.Module):
-    """z · c(z) with c detached: the gate as the Stopping Game sees it."""
-
-    def __init__(self, openness):
-        super().__init__()
-        self.openness = openness
-
-    def forward(self, z):
-        return z * self.openness(z).detach()
-
-
 class HeldSqueeze(nn.Module):
     """A squeeze-and-excitation block: the excitation is held fixed, or both factors carry (S7, S17)."""
 
@@ -76,12 +66,7 @@ class HeldSqueeze(nn.Module):
         return x * (scale if self.both else scale.detach())
 
 
-OPENNESS = {
-    nn.SiLU: torch.sigmoid,
-    nn.Hardswish: lambda z: ((z + 3) / 6).clamp(0, 1),
-    nn.GELU: lambda z: 0.5 * torch.erfc(-z / 2**0.5),
-    nn.Mish: lambda z: torch.tanh(nn.functional.softplus(z)),
-}
+OPENNESS = {**EXACT, nn.Mish: lambda z: torch.tanh(nn.functional.softplus(z))}
 
 
 def held(model, both_factors=False):

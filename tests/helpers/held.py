@@ -22,7 +22,7 @@ def tanh_gate(z):
 
 
 class HeldGate(nn.Module):
-    """z · c(z) with c detached."""
+    """z · c(z) with c detached: the gate as the Stopping Game sees it."""
 
     def __init__(self, openness):
         super().__init__()

@@ -206,17 +206,6 @@ def test_plays_repeat():
         assert_near(game.attribute(x, 1), game.attribute(x, 1), 1e-13)
 
 
-def test_replace_shares_the_capture():
-    """`game.replace` gives a new game on the same capture and leaves the old one alone."""
-    model, x = small(), photo(2, SIDE)
-    game = bp.RoutingGame(model, tau=1.0)
-    first = game.attribute(x, 1)
-    colder = game.replace(tau=0.5)
-    assert_near(colder.attribute(x, 1), bp.RoutingGame(model, tau=0.5).attribute(x, 1), 1e-14, what="replaced")
-    assert_near(game.attribute(x, 1), first, 1e-13)
-    assert (colder.attribute(x, 1) - first).abs().max() > 1e-6
-
-
 class Counting(nn.Module):
     """A forward pass that changes a tensor of its own; `rewrites` also changes a view of a live one."""
 
