@@ -17,9 +17,7 @@ from networks import family, lively, photo, side
 
 FAST = [
     "vgg11",
-    "vgg11_bn",
     "resnet18",
-    "resnext50_32x4d",
     "squeezenet1_1",
     "googlenet",
     "mobilenet_v2",
@@ -29,9 +27,9 @@ FAST = [
     "regnet_y_400mf",
     "mnasnet0_5",
     "shufflenet_v2_x0_5",
-    "densenet121",
 ]
 SLOW = [
+    "vgg11_bn",
     "vgg13",
     "vgg13_bn",
     "vgg16",
@@ -43,6 +41,8 @@ SLOW = [
     "resnet101",
     "resnet152",
     "wide_resnet50_2",
+    "resnext50_32x4d",
+    "densenet121",
     "densenet169",
     "squeezenet1_0",
     "inception_v3",

@@ -149,6 +149,7 @@ HUB = {
         ),
         words(),
         relative=10 * FLOAT32,
+        slow=True,
     ),
     "modernbert": Architecture(
         hub(

@@ -93,6 +93,7 @@ ATTENTION = {
             window_size=(2, 2, 2),
         ),
         images(64),
+        slow=True,
     ),
     "coat": Architecture(
         timm_class(
@@ -108,11 +109,12 @@ ATTENTION = {
             crpe_window={3: 1, 5: 1},
         ),
         images(32),
+        slow=True,
     ),
     "lambda resnet": Architecture(attentive_resnet("lambda", r=3), images(16)),
     "halonet": Architecture(attentive_resnet("halo", block_size=2, halo_size=1), images(16)),
     "botnet": Architecture(attentive_resnet("bottleneck"), images(16)),
-    "mvitv2": Architecture(multiscale_vit, images(32)),
+    "mvitv2": Architecture(multiscale_vit, images(32), slow=True),
     "hiera": Architecture(
         timm_class(
             "hiera",
@@ -125,6 +127,7 @@ ATTENTION = {
             mask_unit_attn=(True, False, False),
         ),
         images(32),
+        slow=True,
     ),
     "caformer": Architecture(caformer, images(64)),
     "edgenext": Architecture(
@@ -138,6 +141,7 @@ ATTENTION = {
             ls_init_value=0.5,
         ),
         images(64),
+        slow=True,
     ),
     "fastvit": Architecture(
         timm_class(
@@ -149,6 +153,7 @@ ATTENTION = {
             layer_scale_init_value=0.5,
         ),
         images(64),
+        slow=True,
     ),
     "tiny vit": Architecture(
         timm_class(
@@ -160,6 +165,7 @@ ATTENTION = {
             window_sizes=(2, 2, 2, 2),
         ),
         images(64),
+        slow=True,
     ),
     "swinv2": Architecture(
         timm_class(
@@ -172,15 +178,19 @@ ATTENTION = {
             window_size=4,
         ),
         images(32),
+        slow=True,
     ),
     "davit": Architecture(
-        timm_class("davit", "DaVit", depths=(1, 1), embed_dims=(8, 16), num_heads=(2, 2), window_size=4), images(32)
+        timm_class("davit", "DaVit", depths=(1, 1), embed_dims=(8, 16), num_heads=(2, 2), window_size=4),
+        images(32),
+        slow=True,
     ),
     "gcvit": Architecture(
         timm_class(
             "gcvit", "GlobalContextVit", img_size=32, embed_dim=8, depths=(1, 2), num_heads=(2, 2), window_ratio=(8, 8)
         ),
         images(32),
+        slow=True,
     ),
     "crossvit": Architecture(
         timm_class(
@@ -292,9 +302,12 @@ ATTENTION = {
             mlp_ratios=(2, 2, 2, 2),
         ),
         images(64),
+        slow=True,
     ),
     "swiftformer": Architecture(
-        timm_class("swiftformer", "SwiftFormer", layers=[1, 1, 1, 1], embed_dims=[8, 8, 8, 8]), images(64)
+        timm_class("swiftformer", "SwiftFormer", layers=[1, 1, 1, 1], embed_dims=[8, 8, 8, 8]),
+        images(64),
+        slow=True,
     ),
     "mobilevit v2": Architecture(mobilevit_v2, images(32)),
 }

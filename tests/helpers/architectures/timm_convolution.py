@@ -124,10 +124,10 @@ class PnasnetCells(nn.Module):
 
 
 CONVOLUTION = {
-    "nasnet": Architecture(NasnetCells, images(32)),
-    "pnasnet": Architecture(PnasnetCells, images(32)),
+    "nasnet": Architecture(NasnetCells, images(32), slow=True),
+    "pnasnet": Architecture(PnasnetCells, images(32), slow=True),
     "hrnet": Architecture(high_resolution, images(64), slow=True),
-    "ghostnetv2": Architecture(ghostnet_v2, images(32)),
+    "ghostnetv2": Architecture(ghostnet_v2, images(32), slow=True),
     "mambaout": Architecture(timm_class("mambaout", "MambaOut", depths=(1, 1, 1, 1), dims=(8, 8, 8, 8)), images(64)),
     "poolformer": Architecture(
         timm_class("metaformer", "MetaFormer", depths=(1, 1, 1, 1), dims=(4, 8, 8, 8)), images(64)
@@ -148,6 +148,7 @@ CONVOLUTION = {
     "rexnet": Architecture(
         timm_class("rexnet", "RexNet", width_mult=0.2, depth_mult=0.4, initial_chs=16, final_chs=40, ch_div=4),
         images(32),
+        slow=True,
     ),
     "sequencer": Architecture(
         timm_class(
@@ -164,7 +165,9 @@ CONVOLUTION = {
         refused="recurrent",
     ),
     "dla": Architecture(
-        timm_class("dla", "DLA", levels=(1, 1, 1, 2, 1, 1), channels=(4, 4, 8, 8, 8, 8), base_width=16), images(64)
+        timm_class("dla", "DLA", levels=(1, 1, 1, 2, 1, 1), channels=(4, 4, 8, 8, 8, 8), base_width=16),
+        images(64),
+        slow=True,
     ),
     "vovnet": Architecture(vovnet, images(32)),
     "starnet": Architecture(timm_class("starnet", "StarNet", base_dim=8, depths=[1, 1]), images(32)),
