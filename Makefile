@@ -11,10 +11,11 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check
 TORCH := torch==2.13.0
 TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 
-.PHONY: help demo test fuzz references lint types bench clean
+.PHONY: help demo check test fuzz references lint types bench clean
 
 help:
 	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
+	@echo "make check   lint, types and the fast tests: before every commit"
 	@echo "make test    run all tests"
 	@echo "make fuzz    N random networks (N=1000, START=0) against dense references; SEED=… shows one"
 	@echo "make references   the kept maps of whole networks again, which tests compare with"
@@ -27,8 +28,13 @@ demo: $(VENV)/.view
 	$(PY) -m backplay demo --out $(OUT)
 
 # Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0 --durations 15
+
+check: lint types
+	$(PYTEST) -m "not slow"
+
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0 --durations 15
+	$(PYTEST)
 
 # Seeds reproduce: the last line names those that were played, START goes on behind them.
 N ?= 1000
@@ -38,7 +44,7 @@ fuzz: $(VENV)/.dev
 
 # Only after a change of what makes them; until then tests make them anew, which takes minutes.
 references: $(VENV)/.dev
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m references
+	OMP_NUM_THREADS=1 PYTHONPATH=tests:tests/helpers $(PY) -m references
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

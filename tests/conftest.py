@@ -3,7 +3,10 @@
 import ctypes
 import fcntl
 import gc
+import math
+import mmap
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,14 +22,11 @@ def seed():
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def tidy(request):
-    """Slow tests hold gigabytes: what they leave behind is gone before the next one begins."""
-    yield
-    if request.node.get_closest_marker("slow"):
-        gc.collect()
-        if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
-            ctypes.CDLL(None).malloc_trim(0)
+@pytest.fixture
+def without_gradients():
+    """Autograd off, as for any other forward pass by hand."""
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture
@@ -37,15 +37,28 @@ def quiet():
         yield
 
 
-# tests that hold ten gigabytes and more: one at a time
-LARGE = ("test_full_size[vgg16]", "test_whole_networks", "test_vit_b_16_precision")
-LONGEST = "test_figures"  # minutes
+def resident():
+    """Bytes that this process holds, and no end of them where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return math.inf
+
+
+@pytest.fixture(autouse=True)
+def tidy(request):
+    """Slow tests may hold gigabytes: what they leave behind is gone before the next one begins."""
+    yield
+    if request.node.get_closest_marker("slow") and resident() > 2**31:
+        gc.collect()
+        if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)
 def alone(request, tmp_path_factory):
-    """Two large tests at once would outgrow the memory: each waits for its turn, whatever process it runs in."""
-    if not any(word in request.node.nodeid for word in LARGE):
+    """Two tests marked `large` at once would outgrow the memory: each waits for its turn, whatever process runs it."""
+    if not request.node.get_closest_marker("large"):
         yield
         return
     with (tmp_path_factory.getbasetemp().parent / "large.lock").open("w") as lock:
@@ -56,8 +69,4 @@ def alone(request, tmp_path_factory):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Long tests first: begun last, one would keep a process busy while the other has nothing left."""
-
-    def place(item):
-        return LONGEST not in item.nodeid, not any(w in item.nodeid for w in LARGE), not item.get_closest_marker("slow")
-
-    items.sort(key=place)
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("longest", "large", "slow")])

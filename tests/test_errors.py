@@ -15,8 +15,8 @@ from torch import nn
 from torch.fx import config as tracing
 
 import backplay as bp
+from refusals import refused
 
-BUILT_IN = (ValueError, TypeError, RuntimeError)
 F64 = torch.float64
 
 
@@ -30,18 +30,6 @@ def image_net():
 
 def x(batch=2):
     return torch.randn(batch, 4, dtype=F64)
-
-
-def refused(action, *words, kind=BUILT_IN):
-    """`action` raises a BackplayError of this built-in kind whose message contains every word."""
-    with pytest.raises(bp.BackplayError) as caught:
-        action()
-    assert isinstance(caught.value, kind), type(caught.value).__mro__
-    message = str(caught.value)
-    for word in words:
-        assert str(word).lower() in message.lower(), f"{word!r} is missing in: {message}"
-    assert len(message) > 20 and "Traceback" not in message
-    return message
 
 
 # capture -------------------------------------------------------------------------------------------
@@ -275,15 +263,24 @@ BAD_KEYWORDS = [
     ("bias", "keep"),
     ("empty_stream", "drop"),
     ("output", "prob"),
+    ("risk", NAN),
+    ("input_variance", -1.0),
+    ("entropy_bias", -0.1),
+    ("gate", "soft"),
+    ("gate_noise", 0.0),
+    ("attention", "rollout"),
+    ("attention_risk", "low"),
+    ("attention_score", "query"),
+    ("tau_forward", 2),
 ]
 
 
 @pytest.mark.parametrize("keyword, value", BAD_KEYWORDS)
 def test_routing_keyword_out_of_range(keyword, value):
     """A ValueError that names the keyword, the value and the range, when the game is made, not when it is played."""
-    refused(lambda: bp.RoutingGame(net(), **{keyword: value}), keyword, value, kind=ValueError)
+    refused(lambda: bp.RoutingGame(net(), **{keyword: value}), keyword, repr(value), kind=ValueError)
     game = bp.RoutingGame(net())
-    refused(lambda: game.replace(**{keyword: value}), keyword, value, kind=ValueError)
+    refused(lambda: game.replace(**{keyword: value}), keyword, repr(value), kind=ValueError)
 
 
 @pytest.mark.parametrize(
@@ -326,14 +323,6 @@ def test_keyword_of_wrong_type(keyword):
 def test_decomposition_keywords(options, words):
     """S10: kinds and parameters of the decompositions."""
     refused(lambda: bp.decompose(net(), x(), **options), *words, kind=ValueError)
-
-
-def test_games_are_frozen():
-    """Keywords are frozen in the game."""
-    game = bp.RoutingGame(net())
-    with pytest.raises(AttributeError):
-        game.tau = 0.5
-    assert game.tau == 1.0
 
 
 def test_unbalanced_streams_warn_once():

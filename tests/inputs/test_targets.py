@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import backplay as bp
-from attention.families import prepared
 from closeness import assert_near
+from families import prepared
 
 F64 = torch.float64
 TOKENS, WIDTH = 5, 16
@@ -126,9 +126,11 @@ def test_padding_that_is_read(name):
     x = torch.randn(2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(5), dtype=F64)
     right = torch.tensor([[1] * TOKENS, [1, 1, 1, 0, 0]])
     left = right.flip(1)
+    routing = bp.RoutingGame(model)
+    stopping = bp.StoppingGame(model)
     calls = {
-        "rg": lambda mask: bp.RoutingGame(model).attribute({"inputs_embeds": x, "attention_mask": mask}, 1),
-        "play": lambda mask: bp.StoppingGame(model).play({"inputs_embeds": x, "attention_mask": mask}, 1).attribution(),
+        "rg": lambda mask: routing.attribute({"inputs_embeds": x, "attention_mask": mask}, 1),
+        "play": lambda mask: stopping.play({"inputs_embeds": x, "attention_mask": mask}, 1).attribution(),
         "gradient": lambda mask: bp.explain(model, {"inputs_embeds": x, "attention_mask": mask}, 1, method="gradient"),
     }
     seen, read, side = (left, right, "left") if name != "bert" else (right, left, "right")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import backplay as bp
+from against_laws import compare
 from closeness import array, assert_near, unscaled
 from enumerated import examples, solved, tensor
 from oracles import laws, strategies
 from oracles.walks import MINUS, PLUS, Routing, Stopping, TooManyTrajectories, count_trajectories, enumerate_walks
-from trajectory.against_laws import compare
 
 F64 = torch.float64
 

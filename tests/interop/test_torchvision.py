@@ -21,6 +21,7 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_models_run_and_a_second_call_changes_nothing():
     assert (
         run("""
@@ -35,6 +36,7 @@ def test_models_run_and_a_second_call_changes_nothing():
     )
 
 
+@pytest.mark.slow
 def test_an_import_that_failed_before_is_mended():
     run("""
         try:
@@ -47,6 +49,7 @@ def test_an_import_that_failed_before_is_mended():
     """)
 
 
+@pytest.mark.slow
 def test_real_operators_stay():
     assert (
         run(

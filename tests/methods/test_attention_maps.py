@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import backplay as bp
-from attention.families import REDUCED, prepared
 from backplay.methods.attention import attention_gradients
 from backplay.methods.subject import Subject
 from backplay.methods.tokens import find_tokens
 from closeness import assert_near
-from methods.toys import picture, tiny_vit
+from families import REDUCED, prepared
 from oracles import relevance as slow
+from toys import picture, tiny_vit
 
 METHODS = ("raw_attention", "rollout", "gae", "tibav")
 TARGET = [2, 0]

@@ -9,10 +9,10 @@ import backplay as bp
 from backplay.methods.maps import feature_maps, find_map, last_map
 from backplay.network.attention import Attention
 from closeness import array, assert_near
-from methods.nets import F64, TARGETS, build
-from methods.toys import picture, tiny_vit
+from nets import F64, TARGETS, build
 from networks import photo
 from oracles import rivals
+from toys import picture, tiny_vit
 
 CAMS = ("gradcam", "gradcam_pp", "layercam", "hirescam")
 LAYERS = {"plain": "4", "residual": "block", "reused": "second"}

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import backplay as bp
-from attention.families import prepared, torchvision_vit
-from attention.held import held
-from attention.test_text import build as build_text
-from attention.test_text import words
 from closeness import array, assert_near
-from methods.nets import F64, TARGETS, build, scores
+from families import prepared, torchvision_vit
+from held import held
+from language_models import build as build_text
+from language_models import words
+from nets import F64, TARGETS, build, scores
 from networks import photo, twin
 from oracles import rivals
 

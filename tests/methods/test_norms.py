@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn import functional
 
 import backplay as bp
-from attention.test_text import build as build_text
-from attention.test_text import words
 from closeness import assert_near
-from methods.toys import picture, tiny_vit
+from language_models import build as build_text
+from language_models import words
+from toys import picture, tiny_vit
 
 METHODS = [
     *(("deeplift", {"rule": rule}) for rule in ("default", "gamma", "zplus")),

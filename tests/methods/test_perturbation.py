@@ -14,7 +14,7 @@ import backplay as bp
 from backplay import progress
 from backplay.methods.perturbation import coalitions, constrained_regression, superpixels, weighted_ridge
 from closeness import array, assert_near
-from methods.nets import F64, TARGETS, build
+from nets import F64, TARGETS, build
 from networks import photo
 from oracles import rivals
 

@@ -8,8 +8,8 @@ import torch
 import backplay as bp
 from backplay import zoo
 from closeness import assert_near
-from methods.nets import TARGETS, build
-from test_untouched import mixed_modes, portrait, same
+from nets import TARGETS, build
+from portraits import mixed_modes, portrait, same
 
 # fewer draws than by default, for speed
 QUICK = {

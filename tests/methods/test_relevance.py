@@ -9,10 +9,9 @@ from torch import nn
 
 import backplay as bp
 from closeness import array, assert_near
-from methods.toys import picture, tiny_vit
-from networks import lively, photo
+from networks import lively, mlp_layers, photo, small_vgg
 from oracles import relevance as slow
-from test_lrp import mlp_layers, small_vgg
+from toys import picture, tiny_vit
 
 F64 = torch.float64
 METHODS = ("lrp_epsilon", "lrp_gamma", "lrp_box", "lrp_abs", "rel_lrp", "cp_lrp")

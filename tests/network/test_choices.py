@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import backplay as bp
+from against import Between, check_all, inputs, move_rule
 from closeness import assert_near
-from network.against import Between, check_all, inputs, move_rule
 
 CHOICES = {
     "minimum": (lambda h: torch.minimum(h, h.flip(-1)), (3, 4)),

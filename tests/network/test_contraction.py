@@ -10,7 +10,7 @@ from torch import nn
 import backplay as bp
 from backplay.network.contraction import Contraction, Einsum, Equation
 from closeness import assert_near, unscaled
-from network.contracted import CONSTANT, F64, HELD, PLAIN, Middle, twin
+from contracted import CONSTANT, F64, HELD, PLAIN, Middle, twin
 from oracles import matrices
 
 FORMS = {**PLAIN, **{f"held: {k}": v for k, v in HELD.items()}, **{f"constant: {k}": v for k, v in CONSTANT.items()}}

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import backplay as bp
+from against import Between, check_all, check_walk, inputs, mix_rule
 from closeness import assert_near
-from network.against import Between, check_all, check_walk, inputs, mix_rule
 
 ROW = torch.arange(1, 5, dtype=torch.float64)
 WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 1.4], dtype=torch.float64)

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import backplay as bp
+from against import Between, check_all, check_values, check_walk, inputs, move_rule
 from closeness import assert_near
-from network.against import Between, check_all, check_values, check_walk, inputs, move_rule
 
 MASK = torch.tensor([True, False, True, False])
 LOWEST = float("-inf")

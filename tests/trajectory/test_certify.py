@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from backplay.kernels.moves import Winner
 from backplay.kernels.pointwise import Stopping
 from backplay.kernels.streams import RoutingLinear
 from backplay.network.attention import Attention
-from modes import hand
 
 
 def model(gate):

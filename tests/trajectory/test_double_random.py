@@ -47,6 +47,7 @@ def one_round(network, k, x):
     return found
 
 
+@pytest.mark.longest
 def test_figures():
     """Stopping: H = 0.939 ± 0.006 and a cemetery overlap near 0.117; Routing: H above 0.9999; both: H_surv too."""
     x = cat()

@@ -10,11 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import backplay as bp
+from against_laws import compare
 from closeness import array, assert_near, same_law
 from enumerated import draw_targets, examples, solved, tensor
 from oracles import laws, strategies
 from oracles.walks import Routing, Stopping, TooManyTrajectories, count_trajectories
-from trajectory.against_laws import compare
 
 
 def altered(dag, seed, share=0.5):

@@ -10,7 +10,7 @@ from torch import nn
 import backplay as bp
 from backplay.kernels.geometric import geometric
 from closeness import assert_near
-from trajectory.test_geometric import GAMES, Mixed, perturbed
+from mixed import GAMES, Mixed, perturbed
 
 NAMES = ("distance", "bc", "surviving", "cemetery_overlap")
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import backplay as bp
-from attention.test_enumeration import drawn, with_sign
+from against_laws import compare
+from attention_blocks import drawn, with_sign
 from backplay.kernels.kernel import WALK
 from oracles import laws, moded
 from oracles.attention import RoutingWalk, StoppingWalk, describe
 from oracles.dag import Dag
-from trajectory.against_laws import compare
 
 
 def residual(seed):

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import backplay as bp
+import hand
 from closeness import assert_near
-from modes import hand
-from trajectory.test_geometric import GAMES, Mixed
+from mixed import GAMES, Mixed
 
 
 class Picture(nn.Module):
