@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import backplay as bp
-from backplay.values.moments import relu_moments
+from backplay.values.gaussian import relu_moments
 from backplay.values.powers import BLOCK, in_blocks
 from closeness import assert_near
 from modes import hand

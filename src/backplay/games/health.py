@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backplay.kernels.kernel import DIFFERENCE, WALK, Kernel, Stopping
 from backplay.kernels.streams import Stream, StreamKernel, is_empty
-from backplay.network.compared import TOLERANCE, forward_error
+from backplay.network.capture import TOLERANCE, forward_error
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input, Sum
 

@@ -14,7 +14,7 @@ from backplay.games.play import Play
 from backplay.games.structure import structural_kernel
 from backplay.kernels.kernel import Kernel, PassThrough, Scaling, Split, Stopping
 from backplay.kernels.linear import StoppingLinear
-from backplay.kernels.prepared import reality, signed_weight, stopping_total
+from backplay.kernels.prepared import reality, stopping_total
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
 from backplay.values.decomposition import softplus_forward
 from backplay.values.forward import Values
@@ -71,7 +71,7 @@ class StoppingGame(Game[StoppingModes]):
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
             case Affine():
-                weight, total = signed_weight(node, values), stopping_total(node, values)
+                weight, total = values.weight(node), stopping_total(node, values)
                 real = reality(node.operand, values)
                 return StoppingLinear(node.map, weight, total, values[node.operand].shape, real)
             case Gate():

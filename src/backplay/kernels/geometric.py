@@ -179,7 +179,7 @@ def geometric(a: Kernel, b: Kernel, name: str) -> Kernel:
             return a
         case Relabelling(), Relabelling():
             # told indices may differ from play to play
-            return Masked(a, a.sources() == b.sources()) if a.node.reads else a
+            return Masked(a, a.sources() == b.sources()) if a.node.detached_inputs else a
         case Winner(), Winner():
             return Masked(a, a.index == b.index)
         case Duel(), Duel():

@@ -50,7 +50,7 @@ class Bilinear(Kernel):
         """Relevance of the scores, from relevance for each unit of weight."""
         if self.softmax.rule == "pass":
             return _through_wires(self.node, weight * slope, self.values)
-        told, product = self.node.told, self.scores.product
+        told, product = self.node.weights_node, self.scores.product
         if told is None or product is None:
             scores = self._product(self.values[self.scores.query], self.values[self.scores.key])
             return scores * weight * (slope - (weight * slope).sum(-1, keepdim=True))
@@ -69,14 +69,14 @@ class Factors(Kernel):
 
     def __init__(self, node: Held, values: Values, epsilon: float) -> None:
         self.node, self.values, self.epsilon = node, values, epsilon
-        self.carriers = (node.operand, node.told)
+        self.carriers = (node.operand, node.held)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         node = self.node
-        operands = self.values[node.operand], self.values[node.told]
+        operands = self.values[node.operand], self.values[node.held]
 
         def product(operand: Tensor, told: Tensor) -> Tensor:
-            return node.run(Overlay({node.operand: operand, node.told: told}, self.values))
+            return node.run(Overlay({node.operand: operand, node.held: told}, self.values))
 
         slopes = halves(product, operands, mass, self.epsilon)
         return [value * slope for value, slope in zip(operands, slopes, strict=True)]
@@ -99,7 +99,7 @@ def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], cot
 def _through_wires(node: Attention, relevance: Tensor, values: Values) -> Tensor:
     """Relevance at the weights, carried unchanged to the product of queries and keys: only wires move it."""
     assert node.scores is not None
-    at, product = node.told, node.scores.product
+    at, product = node.weights_node, node.scores.product
     while at is not None and at is not product:
         below = at.carriers[0] if at.carriers else at.inputs[0]
         if isinstance(at, Wire):

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.kernel import DIFFERENCE, Winner
-from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
 from backplay.network.nodes import (
     Affine,
@@ -119,7 +118,7 @@ class _Pair:
                 yield from self._averaged(node, mass, 1)
 
     def _affine(self, node: Affine, mass: Tensor, rule: Rule) -> Tensor:
-        weight, delta = signed_weight(node, self.at), self.difference(node.operand)
+        weight, delta = self.at.weight(node), self.difference(node.operand)
         if rule.boost == 0:
             return node.map.adjoint(mass, weight, delta.shape)
         size = weight.abs()
