@@ -99,9 +99,9 @@ def test_failing_kernel_names_the_node(model, x, name):
 
 def test_failing_lowering_names_the_node(model, x, monkeypatch):
     """A failure while the program is read names the call that was read."""
-    from backplay.network.builder import LOWERINGS
+    from backplay.network.reading.calls import READINGS
 
-    monkeypatch.setitem(LOWERINGS, "relu", fails)
+    monkeypatch.setitem(READINGS, "gate", fails)
     refused(lambda: bp.capture(model, x), "relu", "IndexError: planted")
 
 

@@ -141,7 +141,7 @@ def test_faults_are_found():
         rules("### S1. One\n### S1. One\n")
     assert missing_function("backplay.games.routing.RoutingGame.absent")
     assert missing_function("backplay.absent.capture")
-    assert not missing_function("backplay.network.products.contract")
+    assert not missing_function("backplay.network.reading.products.contract")
     assert missing_test("tests/test_absent.py::test_faults_are_found")
     assert missing_test("tests/test_specification.py::test_absent")
     assert not missing_test("tests/test_specification.py::test_faults_are_found")

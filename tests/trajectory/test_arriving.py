@@ -10,9 +10,9 @@ from torch import nn
 import backplay as bp
 from backplay.trajectory.sampling import _p_value
 from closeness import assert_near
-from trajectory.test_geometric import GAMES, Mixed
-from trajectory.test_sampling import CASES, routing_law
-from trajectory.test_tiny_survival import SHAPES, Residual
+from mixed import GAMES, Mixed
+from narrow import SHAPES, Residual
+from sampled import CASES, routing_law
 
 
 def all_arrive(drawn):

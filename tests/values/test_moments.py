@@ -10,7 +10,7 @@ from torch import nn
 import backplay as bp
 import hand
 from alike import alike
-from backplay.values.moments import relu_moments
+from backplay.values.gaussian import relu_moments
 from backplay.values.powers import BLOCK, in_blocks
 from closeness import assert_near
 

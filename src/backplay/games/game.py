@@ -23,8 +23,7 @@ from backplay.network.arguments import Arguments, Inputs
 from backplay.network.captures import Captures
 from backplay.network.nodes import Gate, Max, Select, Wire
 from backplay.values.forward import Values
-from backplay.values.moments import Moments
-from backplay.values.normal import normal_cdf
+from backplay.values.gaussian import normal_cdf
 from backplay.values.observed import entropy_shift
 from backplay.values.risk import lower_confidence
 from backplay.values.shared import Shared
@@ -122,7 +121,7 @@ class Game(ABC, Generic[M]):
 
     def settled(self, x: Inputs) -> AbstractContextManager[None]:
         """While many inputs like these are played: the model's tensors are looked at once."""
-        return self.network(x).settled()
+        return self.network(x).checked_once()
 
     @entry
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
@@ -199,13 +198,12 @@ class Game(ABC, Generic[M]):
         """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (ablation A2)."""
 
         def deform(node: Node, values: Values) -> Tensor | None:
-            if values.moments is None:
-                values.moments = Moments(values, self.modes.input_variance)
+            assert values.moments is not None
             if not isinstance(node, Gate) or node not in values.network.carrying:
                 return None  # what no mass can reach, such as the powers inside a spelled-out norm, stays as it is
             return lower_confidence(node, values.moments.advance(through=node)[node], self.modes.risk)
 
-        return shared.deformed(self.forward(), deform)
+        return shared.deformed(self.forward(), deform, filtering=self.modes.input_variance)
 
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.kernel import BIASES, DIFFERENCE, EMPTY, GATES, OUTSIDE, WALK, ZEROS
-from backplay.network.compared import TOLERANCE, forward_error
+from backplay.network.capture import TOLERANCE, forward_error
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input, Sum
 

@@ -14,7 +14,7 @@ from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
-from backplay.kernels.prepared import reality, signed_weight, stopping_total
+from backplay.kernels.prepared import reality, stopping_total
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
 from backplay.values.decomposition import softplus_forward
 from backplay.values.forward import Values
@@ -73,7 +73,7 @@ class StoppingGame(Game[StoppingModes]):
             case Affine():
                 return StoppingLinear(
                     node=node,
-                    weight=signed_weight(node, values),
+                    weight=values.weight(node),
                     total=stopping_total(node, values),
                     shape=values[node.operand].shape,
                     real=reality(node.operand, values),

@@ -100,7 +100,7 @@ class Relabelling(Kernel):
 
     def geometric(self, other: Self) -> Kernel:
         # an index that the network computes may differ from play to play
-        return Masked(self, self._sources() == other._sources()) if self.node.reads else self
+        return Masked(self, self._sources() == other._sources()) if self.node.detached_inputs else self
 
     def draw(
         self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None

@@ -10,21 +10,6 @@ from backplay.values.forward import Values
 from backplay.values.powers import BLOCK, raised_
 
 
-def signed_weight(node: Affine, values: Values) -> Tensor:
-    """`W`, batch norm folded in."""
-
-    def make() -> Tensor:
-        weight = node.weight(values)
-        return weight.clone() if _shares_storage(weight, values) else weight
-
-    return values.prepared(node, "signed", make)
-
-
-def _shares_storage(weight: Tensor, values: Values) -> bool:
-    pointers = {p.pointer for p in values.weights.prints.values()}
-    return weight.untyped_storage().data_ptr() in pointers or weight._base is not None
-
-
 def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tensor, Tensor]:
     """What the streams of a node need to the power `1/τ`, and the scale of each output row.
 
@@ -39,21 +24,21 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
         if node.operand.nonnegative:
             positive = weight.clamp(min=0)
             return positive, positive - weight, scale
-        return weight.clone() if _shares_storage(weight, values) else weight, weight.abs(), scale
+        return values.weights.copied(weight), weight.abs(), scale
 
     def powers(old: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         if node.map.even:
             # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
             return *make()[:2], node.map.row_weight(values[node.operand]).pow(1 - tau)
         weight = node.weight(values)
-        scale = values.prepared(node, "rows", lambda: node.map.row_scale(weight))
+        scale = values.weights.prepared(node, "rows", lambda: node.map.row_scale(weight))
         first, second = (torch.empty_like(weight) for _ in range(2)) if old is None else old[:2]
         _tempered(weight, node.map.along_weight(scale, weight), tau, first, second, node.operand.nonnegative)
         return first, second, scale
 
     if tau == 1:
-        return values.prepared(node, "split", make)
-    return values.latest(node, "split", (tau, values.batch if node.map.even else None), powers)
+        return values.weights.prepared(node, "split", make)
+    return values.weights.latest(node, "split", (tau, values.batch if node.map.even else None), powers)
 
 
 def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: Tensor, parts: bool) -> None:
@@ -75,14 +60,14 @@ def stopping_total(node: Affine, values: Values) -> Tensor:
     alike = node.operand.layout.dim == 0 and shared
 
     def make() -> Tensor:
-        weight, mask = signed_weight(node, values).abs(), reality(node.operand, values)
+        weight, mask = values.weight(node).abs(), reality(node.operand, values)
         if mask is not None:
             return node.map.apply(mask, weight)
         operand = values[node.operand]
         return node.map.row_sums(weight, torch.Size((1, *operand.shape[1:])) if alike else operand.shape, operand)
 
     always = alike and _always_real(node.operand) and not isinstance(node, Mix)
-    return values.prepared(node, ("total", None if always else values.batch), make)
+    return values.weights.prepared(node, ("total", None if always else values.batch), make)
 
 
 def reality(node: Node, values: Values) -> Tensor | None:

@@ -52,7 +52,7 @@ class Bilinear(Relay):
         """Relevance of the scores, from relevance for each unit of weight."""
         if self.softmax.rule == "pass":
             return _through_wires(self.node, weight * slope, self.values)
-        told, product = self.node.told, self.scores.product
+        told, product = self.node.weights_node, self.scores.product
         if told is None or product is None:
             scores = self._product(self.values[self.scores.query], self.values[self.scores.key])
             return scores * weight * (slope - (weight * slope).sum(-1, keepdim=True))
@@ -74,14 +74,14 @@ class Factors(Relay):
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
-        return self.node.operand, self.node.told
+        return self.node.operand, self.node.held
 
     def back(self, relevance: Tensor) -> Sequence[Tensor]:
         node = self.node
-        operands = self.values[node.operand], self.values[node.told]
+        operands = self.values[node.operand], self.values[node.held]
 
         def product(operand: Tensor, told: Tensor) -> Tensor:
-            return node.run(Overlay({node.operand: operand, node.told: told}, self.values))
+            return node.run(Overlay({node.operand: operand, node.held: told}, self.values))
 
         slopes = halves(product, operands, relevance, self.epsilon)
         return [value * slope for value, slope in zip(operands, slopes, strict=True)]
@@ -104,7 +104,7 @@ def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], cot
 def _through_wires(node: Attention, relevance: Tensor, values: Values) -> Tensor:
     """Relevance at the weights, carried unchanged to the product of queries and keys: only wires move it."""
     assert node.scores is not None
-    at, product = node.told, node.scores.product
+    at, product = node.weights_node, node.scores.product
     while at is not None and at is not product:
         below = at.carriers[0] if at.carriers else at.inputs[0]
         if isinstance(at, Wire):

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.kernels.moves import Winner
-from backplay.kernels.prepared import signed_weight
 from backplay.network.attention import Attention
 from backplay.network.nodes import (
     Affine,
@@ -120,7 +119,7 @@ class Crossing(Pass[Tensor]):
 
     def _affine(self, node: Affine, mass: Tensor) -> Tensor:
         rule = self.rule
-        weight, delta = signed_weight(node, self.at), self.difference(node.operand)
+        weight, delta = self.at.weight(node), self.difference(node.operand)
         if rule.boost == 0:
             return node.map.adjoint(mass, weight, delta.shape)
         size = weight.abs()

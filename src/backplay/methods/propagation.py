@@ -52,7 +52,7 @@ class Rules:
                 return Bilinear(node, values, self.softmax)
             case Mix():
                 return AffineRelay(self.mix, node, values)
-            case Held() if self.uniform and node.helper is False and not _is_told(node.told):
+            case Held() if self.uniform and node.helper is False and not _is_told(node.held):
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine() if self.first is not None and sees_input(node.operand):
                 return BoxRelay(self.first, node, values)

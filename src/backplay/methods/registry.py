@@ -198,7 +198,7 @@ class Explainer:
 
     def settled(self, x: Inputs) -> AbstractContextManager[None]:
         """While many inputs like these are explained: the model's tensors are looked at once."""
-        return self._prepare(x)[1].settled()
+        return self._prepare(x)[1].checked_once()
 
     @entry
     def targets(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Tensor:

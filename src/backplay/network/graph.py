@@ -7,23 +7,22 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from backplay.errors import CaptureError, InputError, suggestion
-from backplay.network.arguments import Arguments, Key, read
-from backplay.network.attention import Attention
-from backplay.network.builder import Builder, Constants, Statement
-from backplay.network.layout import PLAIN, Layout
-from backplay.network.nodes import Input, Node, Ref, Wire, resolve
+from backplay.errors import CaptureError, InputError, InputTypeError, suggestion
+from backplay.network.arguments import Arguments, read
+from backplay.network.nodes import Input, Node, Ref, forward
 from backplay.network.precision import SingleScope, in_single, is_half, precision_of
-from backplay.network.reach import mark_oracles, name_all, reachable, reached_by_mass, read_once
-from backplay.network.refusals import mixes_samples
-from backplay.network.running import EXPORTING, as_they_are, evaluation, logits_of
+from backplay.network.reading.builder import Builder
+from backplay.network.reading.calls import Constants
+from backplay.network.reading.layouts import lay_out
+from backplay.network.reading.reach import played_on
+from backplay.network.running import EXPORTING, evaluation, logits_of, own_name, with_copied_buffers
 from backplay.network.signature import Signature, substitute
 from backplay.network.weights import Weights, fingerprints
 
@@ -35,35 +34,25 @@ class Network:
     """A flat DAG of nodes, each of one kind, that refers to the tensors of its model."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        program: ExportedProgram,
-        builder: Builder,
-        output: Node,
-        example: Arguments,
+        self, model: nn.Module, program: ExportedProgram, builder: Builder, output: Node, example: Arguments
     ) -> None:
-        self.model, self.output = model, output
-        self.inputs: tuple[Input, ...] = tuple(n for n in builder.nodes if isinstance(n, Input))
-        self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
-        self._lifted = dict(program.constants)
-        self._holds_half = _holds_half(program)
-        self.changing = [_own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
-        self.program, self._sizes, self._decided = builder.program, builder.sizes, builder.decided
-        self._size_cache: dict[tuple[int, ...], dict[Any, Any]] = {}
-        self.example, self.signature = example, Signature.of(program, example)
+        self.model, self.output, self.example = model, output, example
         self.keys = example.explained
+        self.signature = Signature.of(program, example)
+        self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
+        self._lifted = dict(program.constants)  # the program's own constants
+        self._holds_half = _holds_half(program)
+        self._changing = [own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
+        self.statements, self._sizes, self._decided = builder.statements, builder.sizes, builder.decided
+        self._size_cache: dict[tuple[int, ...], dict[Any, Any]] = {}
         self._weights: Weights | None = None
-        self._lock, self._settled = threading.RLock(), threading.local()
+        self._lock, self._checked = threading.RLock(), threading.local()
 
-        self.nodes = reachable(builder.nodes, output)
-        self.carrying = reached_by_mass(self.nodes, output, builder)
-        self.nodes = read_once(self.nodes, self.carrying, output)
-        mark_oracles(self.nodes, output)
-        name_all(self.nodes)
+        self.inputs: tuple[Input, ...] = tuple(n for n in builder.nodes if isinstance(n, Input))
+        self.nodes, self.carrying = played_on(builder, output)  # in the order of the program; those mass can reach
         self.consumers = Counter(dict.fromkeys(self.nodes, 0))
         self.consumers.update(operand for node in self.nodes for operand in node.inputs)
-        self.example_logits = self._trace(example, builder)
-        self._find_samples(example, builder)
+        self._largest, self.example_logits = lay_out(self, example, builder)  # elements of a value of one sample
 
     def __repr__(self) -> str:
         kinds = sorted({n.kind for n in self.nodes})
@@ -100,7 +89,7 @@ class Network:
         with EXPORTING:
             named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
             named |= dict(self.model.named_buffers(remove_duplicate=False))
-        targets = [_own_name(str(s.target)) for s in self._specs]
+        targets = [own_name(str(s.target)) for s in self._specs]
         missing = [
             t for t, s in zip(targets, self._specs, strict=True) if t not in named and str(s.target) not in self._lifted
         ]
@@ -122,27 +111,27 @@ class Network:
     def parameter_names(self) -> dict[Any, str]:
         """Parameters and buffers of the model, by their name in the program."""
         known = self.tensors()
-        named = {Ref(s.arg.name): _own_name(str(s.target)) for s in self._specs}
+        named = {Ref(s.arg.name): own_name(str(s.target)) for s in self._specs}
         return {ref: name for ref, name in named.items() if name in known}
 
     def on(self, model: nn.Module) -> Network:
         """The same graph with the tensors of another copy of the model; nodes are shared."""
         twin = copy.copy(self)
         twin.model, twin._weights = model, None
-        twin._lock, twin._settled = threading.RLock(), threading.local()
+        twin._lock, twin._checked = threading.RLock(), threading.local()
         return twin
 
     def weights(self) -> Weights:
         """The model's present state; what was prepared from an earlier one is dropped (S1)."""
         tensors = self.tensors()
-        settled: Weights | None = getattr(self._settled, "weights", None)
-        if settled is not None and settled.untouched(tensors):
-            return settled
+        checked: Weights | None = getattr(self._checked, "weights", None)
+        if checked is not None and checked.untouched(tensors):
+            return checked
         prints = fingerprints(tensors)
         with self._lock:
             if self._weights is None or not self._weights.fresh(prints):
-                constants = self._static(tensors)
-                if self._differs(constants):
+                constants = self._constants(tensors)
+                if self._decides_otherwise(constants):
                     raise CaptureError(
                         "the model has changed: constants that decide which factor carries, or whether values are "
                         "negative, are others than when it was captured; capture it again."
@@ -152,42 +141,44 @@ class Network:
 
     def outgrown(self) -> bool:
         """Whether constants have changed so that the model would be captured as another graph (S3a, S5)."""
-        return bool(self._decided) and self._differs(self._static(self.tensors()))
+        return bool(self._decided) and self._decides_otherwise(self._constants(self.tensors()))
 
-    def _differs(self, constants: dict[Any, Any]) -> bool:
-        known = Constants(constants, self.program)
+    def _decides_otherwise(self, constants: dict[Any, Any]) -> bool:
+        known = Constants(constants, self.statements)
         return any(holds(known) != answer for holds, answer in self._decided)
 
     def unprepare(self) -> None:
-        """Drop what was derived from the weights; it is made again when it is asked for."""
+        """Drop what was derived from the weights; it is made again when it is needed."""
         with self._lock:
             self._weights = None
 
     @contextmanager
-    def settled(self) -> Generator[None]:
+    def checked_once(self) -> Generator[None]:
         """For a call that runs many inputs: it looks at the entries of the model's tensors once, not for each of them.
 
         What changes on the way is still seen, by pointers and version counters.
         """
-        before: Weights | None = getattr(self._settled, "weights", None)
-        self._settled.weights = self.weights()
+        before: Weights | None = getattr(self._checked, "weights", None)
+        self._checked.weights = self.weights()
         try:
             yield
         finally:
-            self._settled.weights = before
+            self._checked.weights = before
 
-    def _static(self, tensors: dict[str, Tensor]) -> dict[Any, Any]:
+    def _constants(self, tensors: dict[str, Tensor]) -> dict[Any, Any]:
+        """The model's tensors and the program's own constants, by their names in the program."""
         device = next((t.device for t in tensors.values()), torch.device("cpu"))
         constants: dict[Any, Any] = {}
         for spec in self._specs:
-            target = _own_name(str(spec.target))
-            value = (
+            target = own_name(str(spec.target))
+            constants[Ref(spec.arg.name)] = (
                 tensors[target].detach()
                 if target in tensors
                 else torch.as_tensor(self._lifted[str(spec.target)]).to(device)
             )
-            constants[Ref(spec.arg.name)] = value
         return constants
+
+    # ---------------------------------------------------------------- running
 
     def scope(self, x: Mapping[Any, Any], weights: Weights) -> dict[Any, Any]:
         """Values of the inputs, of every constant and of every size for a batch."""
@@ -197,8 +188,8 @@ class Network:
         scope.update(self._sizes_of(x))
         for key, ref in self.signature.fixed.items():
             scope[ref] = x[key]
-        for statement in self.program:
-            scope[statement.ref] = _execute(statement, scope)
+        for statement in self.statements:
+            scope[statement.ref] = statement.run(scope)
         return scope
 
     def steps(
@@ -210,10 +201,7 @@ class Network:
         forgetful free each value after its last use, but for the output.
         """
         waiting = dict(self.consumers)
-        for node in self.nodes:
-            if not isinstance(node, Input):
-                value = None if deform is None else deform(node)
-                node.settle(scope, node.run(scope) if value is None else value)
+        for node in forward(self.nodes, scope, deform):
             yield node
             for operand in node.inputs if forgetful else ():
                 waiting[operand] -= 1
@@ -250,8 +238,6 @@ class Network:
             copies = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
             return given.with_values(self.signature.expanded(copies))
 
-    # ---------------------------------------------------------------- shapes
-
     def together(self, x: Tensor) -> int:
         """How many inputs like these are best run at once by who makes them one by one."""
         return min(self.at_once(x), MANY)
@@ -260,72 +246,17 @@ class Network:
         """How many samples of a batch are best run at once: on a processor so few that no value is a large block."""
         return max(_LARGE // (x.element_size() * self._largest), 1) if x.device.type == "cpu" else MANY
 
-    def _trace(self, example: Arguments, builder: Builder) -> Tensor:
-        """Run the example once: concrete shapes, where the samples lie in each tensor, how large one can be; logits."""
-        self._largest = 1  # elements of a sample
-        with torch.inference_mode(False), torch.no_grad():
-            scope = self.scope(example, self.weights())
-            batch = example.batch
-            for node in self.steps(scope, forgetful=True):
-                value = scope[node]
-                if isinstance(value, Tensor):
-                    self._largest = max(self._largest, _elements(node, scope) // batch)
-                    node.layout = self._layout(node, scope, batch, builder.traced[node])
-                    node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
-                elif node.inputs:  # several tensors, as their operand lies
-                    node.layout = node.inputs[0].layout
-            return scope[self.output]
-
-    def _layout(self, node: Node, scope: Mapping[Any, Any], batch: int, traced: torch.Size) -> Layout:
-        """Where the samples lie in a node's tensor: dimensions that grow with the batch tell, and what wires move."""
-        if isinstance(node, Input):
-            return PLAIN
-        if isinstance(node, Wire):
-            if scope[node].numel() == 0:
-                raise CaptureError(
-                    f"{node.operator} in module {node.path!r} leaves nothing of its input: a tensor of shape "
-                    f"{tuple(scope[node].shape)}; take it out of the model."
-                )
-            owners = node.move([n.layout.owners(batch, tuple(scope[n].shape)) for n in node.inputs], scope)
-            found = Layout.of(_fill_constants(owners), batch)
-            if found is not None:
-                self.signature.learn(traced[found.dim] if found.dim < len(traced) else 0)
-                return found
-            if node.kind != "oracle":
-                raise CaptureError(mixes_samples(node))
-        source = (*node.carriers, *node.inputs, *node.reads)[0].layout  # what is told may lie in another order
-        dims = [d for d, size in enumerate(traced) if self.signature.counts(size)]
-        if scope[node].ndim == 0 or (node.kind != "oracle" and not dims):
-            raise CaptureError(mixes_samples(node))
-        return Layout(dims[0] if dims else source.dim, source.outer, source.inner)
-
-    def _find_samples(self, example: Arguments, builder: Builder) -> None:
-        """Whether fixed tensors with as many entries as samples, and a size of their own, hold one for each of these.
-
-        A size that is an axis of some value beside the samples' counts something else, such as prompts. Else the
-        program tells: an entry for each sample is missed where there are twice as many samples.
-        """
-        axes = {s for n in self.nodes for size in builder.traced[n] for s in self.signature.symbols_of(size)}
-        for key in self.signature.uncertain(example):
-            size = self.signature.shapes[key][0]
-            if size not in axes and (example.x.device.type != "cpu" or not self._does_without(key, example)):
-                self.signature.batch |= {size}
-
-    def _does_without(self, key: Key, example: Arguments) -> bool:
-        twice = {k: torch.cat([example[k], example[k]]) for k in self.signature.by_samples(example) if k != key}
-        try:
-            with torch.inference_mode(False), torch.no_grad():
-                self.run(example.with_values(twice))
-        except Exception:  # whatever an operator says to arguments that do not go together
-            return False
-        return True
-
     def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
         """What the model itself computes, in eval mode; half precision is evaluated in float32 (S38)."""
         # a forward pass may change its input in place
         inputs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in inputs.items()}
         args = [v for k, v in inputs.items() if isinstance(k, int)]
-        with EXPORTING, evaluation(self.model), in_single(self._is_half()), as_they_are(self.model, self.changing):
+        with (
+            EXPORTING,
+            evaluation(self.model),
+            in_single(self._is_half()),
+            with_copied_buffers(self.model, self._changing),
+        ):
             out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
         return logits_of(out)
 
@@ -373,39 +304,35 @@ def _recaptured(model: nn.Module, example: Arguments) -> Network:
     return capture(model, example)
 
 
-def _elements(node: Node, scope: Mapping[Any, Any]) -> int:
-    """Elements of a node's value, or of the weights that a fused attention keeps to itself."""
-    value: Tensor = scope[node]
-    if isinstance(node, Attention) and node.told is None:
-        return max(value.numel(), value[..., 0].numel() * scope[node.operand].shape[-2])
-    return value.numel()
-
-
-def _own_name(target: str) -> str:
-    """The name of a tensor or module in the model itself: capture wraps it once."""
-    return target.removeprefix("model").removeprefix(".")
-
-
 def _attribute(model: nn.Module, path: str) -> Any:
     """A tensor that hangs on a module as a plain attribute, if the path leads to one."""
-    found: Any = model
+    leaf: Any = model
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        leaf = getattr(leaf, part, None)
+    return leaf
 
 
-def _execute(statement: Statement, scope: Mapping[Any, Any]) -> Any:
-    args = resolve(statement.args, scope)
-    return statement.function(*args, **{k: resolve(v, scope) for k, v in statement.kwargs.items()})
+# ---------------------------------------------------------------- what may be given as a model
 
 
-def _fill_constants(owners: Tensor) -> Tensor:
-    """Constant and padded elements, which have no number, belong to the sample of their neighbours along the batch."""
-    if bool((owners > 0).all()):
-        return owners
-    for dim in range(owners.ndim):
-        line = owners.movedim(dim, 0).flatten(1).amax(1) if owners.ndim > 1 else owners
-        filled = line.view([-1 if d == dim else 1 for d in range(owners.ndim)]).expand(owners.shape)
-        if bool((line > 0).all()) and torch.equal(torch.where(owners == 0, filled, owners), filled):
-            return filled
-    return owners
+class Holder(Protocol):
+    """A module with what belongs to it, such as a loaded model with its preprocessing."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+
+Model = nn.Module | Network | Holder
+
+
+def read_model(model: object, asking: str = "a game") -> nn.Module | Network:
+    """The module or the network that is meant."""
+    if isinstance(model, (nn.Module, Network)):
+        return model
+    held = getattr(model, "model", None)
+    if isinstance(held, nn.Module) and not isinstance(model, type):
+        return held
+    raise InputTypeError(
+        f"{asking} takes a torch.nn.Module, a backplay.Network or a loaded model, got {type(model).__name__}; "
+        "wrap a function in a module's forward."
+    )

@@ -1,14 +1,15 @@
-"""The nodes of a network graph, one class for each kind of S3.
+"""The nodes of a network graph, one class for each way to compute and to carry mass (S3), and how they are run.
 
 A node says what it computes (`function` on `args`), what mass may move to (`carriers`) and what is static about its
-output (`shape`, `layout`, `nonnegative`). It knows nothing of games.
+output (`shape`, `layout`, `nonnegative`). It knows nothing of games. `forward` is the one interpreter: the network's
+own pass, deformed passes and passes over a part of the graph (`rerun`) all go through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,13 +37,20 @@ Scope = Mapping[Any, Any]  # Node or Ref -> its value
 
 
 class Overlay(Mapping[Any, Any]):
-    """A scope with a few values replaced."""
+    """A scope `base` with the values in `top` in place of its own.
 
-    def __init__(self, top: Mapping[Any, Any], base: Mapping[Any, Any]) -> None:
+    Nodes that are run on it write to `top`. Constants stay: what reads a detached value does not follow a change.
+    """
+
+    def __init__(self, top: dict[Any, Any], base: Scope) -> None:
         self.top, self.base = top, base
 
     def __getitem__(self, key: Any) -> Any:
         return self.top[key] if key in self.top else self.base[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, Node):
+            self.top[key] = value
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.base)
@@ -51,68 +59,122 @@ class Overlay(Mapping[Any, Any]):
         return len(self.base)
 
 
-def resolve(tree: Any, scope: Scope) -> Any:
-    """Replace every node and every reference in nested arguments by its value."""
-    if isinstance(tree, (Node, Ref)):
-        return scope[tree]
-    if isinstance(tree, Fill):
-        return tree.value
+def leaves(tree: Any) -> Iterator[Any]:
+    """All that nested lists and tuples of arguments hold, in order."""
     if isinstance(tree, (list, tuple)):
-        return type(tree)(resolve(item, scope) for item in tree)  # pyright: ignore[reportUnknownVariableType]
-    return tree
-
-
-def _nodes(tree: Any) -> Iterator[Node]:
-    if isinstance(tree, Node):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
         for item in tree:  # pyright: ignore[reportUnknownVariableType]
-            yield from _nodes(item)
+            yield from leaves(item)
+    else:
+        yield tree
+
+
+def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Nested lists and tuples of arguments with `function` applied to every leaf."""
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(mapped(item, function) for item in tree)  # pyright: ignore[reportUnknownVariableType]
+    return function(tree)
+
+
+def resolve(tree: Any, scope: Scope) -> Any:
+    """Nested arguments with every node and every reference replaced by its value."""
+
+    def value(leaf: Any) -> Any:
+        if isinstance(leaf, (Node, Ref)):
+            return scope[leaf]
+        return leaf.value if isinstance(leaf, Fill) else leaf
+
+    return mapped(tree, value)
+
+
+# ---------------------------------------------------------------- running nodes
+
+
+def forward(
+    nodes: Iterable[Node], scope: dict[Any, Any] | Overlay, deform: Callable[[Node], Any] | None = None
+) -> Iterator[Node]:
+    """Run nodes in order, write their values into `scope`, and yield each node as soon as its value is there.
+
+    `deform` may give another value for a node, which then drives all behind it; None leaves it as it is.
+    """
+    for node in nodes:
+        if not isinstance(node, Input):
+            value = None if deform is None else deform(node)
+            scope[node] = value = node.run(scope) if value is None else value
+            if node.ref is not None:
+                scope[node.ref] = value
+        yield node
 
 
 def rerun(node: Node, changed: Mapping[Node, Any], scope: Scope) -> Any:
     """The value of a node where some values behind it are changed: only what depends on them is run again."""
-    known: dict[Node, Any] = dict(changed)
-    _rerun(node, known, set(), scope)
-    return known[node] if node in known else scope[node]
+    values = Overlay(dict(changed), scope)
+    for _ in forward(_dependent(node, changed), values):
+        pass
+    return values[node]
 
 
-def _rerun(node: Node, known: dict[Node, Any], settled: set[Node], scope: Scope) -> None:
-    """Run a node again if an operand is known anew; `settled` holds the nodes that have been looked at."""
-    if node in known or node in settled:
-        return
-    settled.add(node)
-    for operand in node.inputs:
-        _rerun(operand, known, settled, scope)
-    if any(operand in known for operand in node.inputs):
-        known[node] = node.run(Overlay(known, scope))
+def _dependent(node: Node, changed: Mapping[Node, Any]) -> list[Node]:
+    """The nodes from changed ones up to `node`, in an order in which they can be run."""
+    depends: dict[Node, bool] = dict.fromkeys(changed, True)
+    order: list[Node] = []
+    waiting = [node]
+    while waiting:
+        top = waiting[-1]
+        missing = [] if top in depends else [n for n in top.inputs if n not in depends]
+        if missing:
+            waiting += reversed(missing)  # the first operand first
+            continue
+        waiting.pop()
+        if top not in depends:
+            depends[top] = any(depends[n] for n in top.inputs)
+            if depends[top]:
+                order.append(top)
+    return order
+
+
+# ---------------------------------------------------------------- node kinds
 
 
 @dataclass(eq=False)
 class Node:
-    """One operation of the network on live tensors."""
+    """One operation of the network on live tensors.
+
+    What a node computes is given when it is made. Where it stands (`name` to `detached_inputs`) is written by the
+    builder that adds it to the graph; `shape`, `layout` and `in_oracle` when the whole graph is known.
+    """
 
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kind: str = "oracle"
-    name: str = ""
-    operator: str = ""
-    path: str = ""  # module path
-    calls: tuple[tuple[str, str], ...] = ()  # (path, key) of the module calls that the node lies in, outermost first
-    fleeting: bool = False  # reads constants that change from play to play: nothing derived from them is kept
-    ref: Ref | None = None  # where others read its value as a constant (S3d)
-    reads: tuple[Node, ...] = ()  # nodes whose values it reads as constants
-    ancestry: list[Node] | None = None  # what `elementwise.ancestors` found
+    args: tuple[Any, ...]  # nested: nodes, references, numbers
+    operator: str  # its name in `network.operators`
+    _: KW_ONLY
+    nonnegative: bool = False  # no output is below 0, whatever the input (S5)
     helper: bool = False  # part of another operator, such as the broadcast of an operand
-    shape: tuple[int, ...] = ()  # -1 stands for the dimension that holds the batch
-    layout: Layout = PLAIN
-    nonnegative: bool = False
-    carries: bool = True  # whether mass may come here: what is detached, and all that rests on it alone, is a constant
+    fleeting: bool = False  # rests on constants that change from play to play: nothing derived from them is kept
+
+    name: str = ""  # unique in its network: the path of its module, numbered
+    path: str = ""  # of the innermost module that it lies in
+    calls: tuple[tuple[str, str], ...] = ()  # (path, key) of the module calls that it lies in, outermost first
+    carries: bool = True  # whether mass may come here; what is detached, and all that rests on it alone, is a constant
+    ref: Ref | None = None  # the name under which others read its value as a constant (S3d)
+    detached_inputs: tuple[Node, ...] = ()  # nodes whose values it reads as constants
+
+    shape: tuple[int, ...] = ()  # of its value; -1 stands for the dimension that holds the batch
+    layout: Layout = PLAIN  # where the samples lie in its value
+    in_oracle: bool = False  # reaches the output through softmax weights alone (S3)
+
+    ancestry: list[Node] | None = field(default=None, init=False)  # kept by `elementwise.ancestors`
+
+    own_kind: ClassVar[str]
+
+    @property
+    def kind(self) -> str:
+        """The row of S3's table that says how mass moves here; classes that compute differently may share one."""
+        return "oracle" if self.in_oracle else self.own_kind
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         """Live operands, in the order of the arguments."""
-        return tuple(_nodes(self.args))
+        return tuple(leaf for leaf in leaves(self.args) if isinstance(leaf, Node))
 
     @property
     def carriers(self) -> tuple[Node, ...]:
@@ -124,101 +186,98 @@ class Node:
         with at(self):
             return self.function(*resolve(self.args, scope))
 
-    def settle(self, scope: dict[Any, Any], value: Any) -> None:
-        """Write down the node's value for all who read it."""
-        scope[self] = value
-        if self.ref is not None:
-            scope[self.ref] = value
-
     def __repr__(self) -> str:
         return f"{self.name}: {self.kind} {self.shape}"
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Oracle(Node):
-    """A value that players are told and that never carries mass; `unsupported` if its operator has no kind.
+    """A value that players know and that never carries mass: softmax weights, indices, whatever is detached.
 
-    Where mass would have to pass an unsupported one the network is refused; any other is a constant there (S3d).
+    Where mass would have to pass one without a kind the network is refused; any other is a constant there (S3d).
     """
 
-    unsupported: bool = False
+    own_kind = "oracle"
+
+    unsupported: bool = False  # its operator has no kind
 
     @property
     def carriers(self) -> tuple[Node, ...]:
         return ()
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Input(Node):
     """The model's input: the terminals of the walk."""
 
-    kind: str = "input"
+    own_kind = "input"
 
 
-@dataclass(eq=False, repr=False)
-class Affine(Node):
-    """`z = W a + b`; in the Routing Game an activation state followed by two stream states."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class Unary(Node):
+    """A node with one operand that mass may move to; whatever else it reads is held fixed."""
 
-    kind: str = "affine"
-
-    map: LinearMap = None  # type: ignore[assignment]
-    operand: Node = None  # type: ignore[assignment]
-    weight: Callable[[Scope], Tensor] = None  # type: ignore[assignment]
-    bias: Callable[[Scope], Tensor] | None = None  # broadcastable against the output
+    operand: Node
 
     @property
     def carriers(self) -> tuple[Node, ...]:
         return (self.operand,)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
+class Affine(Unary):
+    """`z = W a + b`; in the Routing Game an activation state followed by two stream states."""
+
+    own_kind = "affine"
+
+    map: LinearMap  # the geometry: what a weight does to the operand
+    weight: Callable[[Scope], Tensor]  # `W` in the form that `map` takes, batch norm folded in
+    bias: Callable[[Scope], Tensor] | None = None  # `b`, broadcastable against the output
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class Mix(Affine):
     """A linear map whose weights are no parameters: pooling, means, sums, interpolation."""
 
-    kind: str = "mix"
+    own_kind = "mix"
 
-    signed_weights: bool = False
+    signed_weights: bool = False  # whether weights may be negative
     count: int | None = None  # of a mean or sum: how many elements each output is made of
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Held(Affine):
     """A contraction of two live tensors, read as an affine map of one of them: the other is its weight (S17)."""
 
-    told: Node = None  # type: ignore[assignment]  # the factor that is held
+    held: Node  # the factor that is the weight
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Halves(Node):
     """A contraction of two live tensors that both carry: one half through each way of reading it (S7, S17).
 
-    `args` are its readings, each a `Held` node; where only one of them is left, that one carries all.
+    A product in S3's table. `args` are its readings, each a `Held` node; where one of them is left, it carries all.
     """
 
-    kind: str = "product"
+    own_kind = "product"
 
     def keep(self, *readings: Node) -> None:
         """Let only these readings stand."""
         self.args = readings
 
 
-@dataclass(eq=False, repr=False)
-class Diagonal(Node):
+@dataclass(eq=False, repr=False, kw_only=True)
+class Diagonal(Unary):
     """`y = scale · x + offset` elementwise with constants; `scale` None means 1."""
 
-    kind: str = "diagonal"
+    own_kind = "diagonal"
 
-    operand: Node = None  # type: ignore[assignment]
     scale: Callable[[Scope], Tensor] | None = None
     offset: Callable[[Scope], Tensor] | None = None
 
-    @property
-    def carriers(self) -> tuple[Node, ...]:
-        return (self.operand,)
 
-
-@dataclass(eq=False, repr=False)
-class Gate(Node):
+@dataclass(eq=False, repr=False, kw_only=True)
+class Gate(Unary):
     """An activation; `gate` is its name and `options` its numbers, read by `values.gates`.
 
     A gate that is spelled out in several operators is "composite": what it is shows on a grid of its operand (S3a).
@@ -226,27 +285,22 @@ class Gate(Node):
     product is `h(z)`), and `behind` are the constants that the product is multiplied by afterwards.
     """
 
-    kind: str = "gate"
+    own_kind = "gate"
 
-    operand: Node = None  # type: ignore[assignment]
-    gate: str = ""
+    gate: str
     options: dict[str, Any] = field(default_factory=dict[str, Any])
-    factors: tuple[Any, ...] | None = None
-    behind: tuple[Any, ...] = ()
-
-    @property
-    def carriers(self) -> tuple[Node, ...]:
-        return (self.operand,)
+    factors: tuple[Any, ...] | None = None  # nodes and functions of the scope
+    behind: tuple[Callable[[Scope], Tensor], ...] = ()
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Sum(Node):
     """Addition of two live operands of equal shape (addition oracle)."""
 
-    kind: str = "sum"
+    own_kind = "sum"
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Max(Node):
     """Max pooling, amax, maximum: `winner` gives, for each output, the flat index of its winner in `carriers[0]`.
 
@@ -254,7 +308,7 @@ class Max(Node):
     of the negated operands (S3f); order statistics (`topk`, `sort`) have winners too.
     """
 
-    kind: str = "max"
+    own_kind = "max"
 
     winner: Callable[[Tensor], Tensor] | None = None
     least: bool = False  # the smallest wins
@@ -264,46 +318,41 @@ class Max(Node):
         return left <= right if self.least else left >= right
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Select(Node):
-    """`where(mask, a, b)` by a live mask: all mass goes to the chosen side (S3f); a constant side is a terminal."""
+    """`where(mask, a, b)` by a live mask: as at a maximum, all mass goes to one side (S3f). A constant side ends it."""
 
-    kind: str = "max"
+    own_kind = "max"
 
-    mask: Node = None  # type: ignore[assignment]
-    sides: tuple[Any, Any] = (None, None)  # nodes or constants
+    mask: Node
+    sides: tuple[Any, Any]  # nodes or constants
 
     @property
     def carriers(self) -> tuple[Node, ...]:
         return tuple(side for side in self.sides if isinstance(side, Node) and side.carries)
 
 
-@dataclass(eq=False, repr=False)
-class Norm(Node):
+@dataclass(eq=False, repr=False, kw_only=True)
+class Norm(Unary):
     """Normalisation with detached statistics: `scale(scope)` is the diagonal that the game sees (S3, S7)."""
 
-    kind: str = "norm"
+    own_kind = "norm"
 
-    operand: Node = None  # type: ignore[assignment]
-    scale: Callable[[Scope], Tensor] = None  # type: ignore[assignment]
+    scale: Callable[[Scope], Tensor]
     spread: Callable[[Scope], Tensor] | None = None  # variance of the normalised sample plus eps, where there is one
     average: Callable[[Tensor], Tensor] | None = None  # mean over what is normalised together
     centres: bool = False  # takes the mean off; a spelled-out norm does that in a node of its own, if at all
     statistic: Node | None = None  # of a spelled-out norm: the factor or divisor that is detached
 
-    @property
-    def carriers(self) -> tuple[Node, ...]:
-        return (self.operand,)
 
-
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Product(Node):
-    """`y = Π operands`, of equal shape; `detached` operands act as scales, the others carry (S17)."""
+    """A product or quotient of two live tensors of equal shape: what is not `carrying` acts as a scale (S17)."""
 
-    kind: str = "product"
+    own_kind = "product"
 
-    factors: tuple[Node, ...] = ()
-    carrying: tuple[Node, ...] = ()
+    factors: tuple[Node, Node]
+    carrying: tuple[Node, ...]
     divides: bool = False  # the last factor is a divisor
 
     @property
@@ -311,16 +360,13 @@ class Product(Node):
         return self.carrying
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Wire(Node):
-    """Moves elements; `constants` says whether some outputs have no live source (padding, class token).
+    """Moves elements, and may fill in others: constant floating-point tensors (a class token) and `Fill` numbers."""
 
-    What it fills in, constant floating-point tensors and `Fill` numbers alike, has no live source.
-    """
+    own_kind = "wire"
 
-    kind: str = "wire"
-
-    constants: bool = False
+    constants: bool = False  # some outputs are filled in: they have no live source
     pads: bool = False  # some outputs are zero padding
 
     def transpose(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
@@ -348,17 +394,18 @@ class Wire(Node):
 
 
 def _substituted(tree: Any, operands: Iterator[Tensor], scope: Scope, constant: float, dtype: torch.dtype) -> Any:
-    """Arguments of a wire with its live operands replaced in turn, and its constants by one number."""
-    if isinstance(tree, Node):
-        return next(operands)
-    if isinstance(tree, Fill):
-        return constant
-    if isinstance(tree, Ref):
-        value = scope[tree]
-        floating = isinstance(value, Tensor) and value.is_floating_point()
-        return torch.full_like(value, constant, dtype=dtype) if floating else value
-    if isinstance(tree, torch.dtype) and tree.is_floating_point:  # a cast moves mass as it is
-        return dtype
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_substituted(item, operands, scope, constant, dtype) for item in tree)  # pyright: ignore[reportUnknownVariableType]
-    return tree
+    """Arguments of a wire with its live operands replaced in turn, and what it fills in by one number."""
+
+    def value(leaf: Any) -> Any:
+        if isinstance(leaf, Node):
+            return next(operands)
+        if isinstance(leaf, Fill):
+            return constant
+        if isinstance(leaf, Ref):
+            given = scope[leaf]
+            floating = isinstance(given, Tensor) and given.is_floating_point()
+            return torch.full_like(given, constant, dtype=dtype) if floating else given
+        # a cast moves mass as it is
+        return dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+
+    return mapped(tree, value)

@@ -1,4 +1,4 @@
-"""Running the model itself, as it is: in eval mode, its buffers untouched, its logits read off what it returns."""
+"""The model itself, run or followed in eval mode and given back as it was; its logits read off what it returns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from backplay.errors import CaptureError
+
+_EXPERTS = "_experts_implementation"
 
 # while one thread exports a model, its parameters are stand-ins: nobody else may capture, read or run a model then
 EXPORTING = threading.RLock()
@@ -29,8 +31,8 @@ def evaluation(model: nn.Module) -> Generator[None]:
 
 
 @contextmanager
-def as_they_are(model: nn.Module, buffers: list[str]) -> Generator[None]:
-    """Buffers that the forward pass changes stand aside: it changes copies of them."""
+def with_copied_buffers(model: nn.Module, buffers: list[str]) -> Generator[None]:
+    """For a while copies stand in for the buffers that the forward pass changes; then the buffers are back."""
     found = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in buffers]
     before = [(owner, leaf, owner._buffers[leaf]) for owner, leaf in found if owner._buffers.get(leaf) is not None]
     try:
@@ -41,6 +43,28 @@ def as_they_are(model: nn.Module, buffers: list[str]) -> Generator[None]:
     finally:
         for owner, leaf, value in before:
             owner._buffers[leaf] = value
+
+
+@contextmanager
+def experts_by_token(model: nn.Module) -> Generator[None]:
+    """Experts of a transformers model computed token by token for a while; every configuration gets its choice back.
+
+    By default its mixtures sort all tokens of a batch by their expert, so that samples lie mixed up in one tensor.
+    Token by token, each with the weights of its own experts, it is the same function, in an order that a walk follows.
+    """
+    configurations: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and getattr(config, _EXPERTS, None) is not None:
+            configurations[id(config)] = config
+    before = [(config, getattr(config, _EXPERTS)) for config in configurations.values()]
+    try:
+        for config, _ in before:
+            setattr(config, _EXPERTS, "batched_mm")
+        yield
+    finally:
+        for config, choice in before:
+            setattr(config, _EXPERTS, choice)
 
 
 def logits_of(out: Any) -> Tensor:
@@ -55,3 +79,8 @@ def logits_of(out: Any) -> Tensor:
     if not found:
         raise CaptureError(f"the model returns {type(out).__name__} without a tensor; return the logits.")
     return found[0]
+
+
+def own_name(target: str) -> str:
+    """The name of a tensor or module in the model itself: for the export it is wrapped once, as `model`."""
+    return target.removeprefix("model").removeprefix(".")

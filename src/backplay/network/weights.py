@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backplay.errors import NonFiniteError
+from backplay.network.nodes import Node
 from backplay.network.precision import HALF, is_half, precision_of, single
 
 _ROW = 1024
@@ -117,23 +118,28 @@ class Weights:
         """Whether any of the constants has half precision."""
         return any(is_half(c) for c in self.constants.values())
 
-    def prepared(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` returns, made once for this state of the model."""
-        if not self.keeps:
+    def prepared(self, node: Node, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` derives from a node's weights, made once for this state of the model.
+
+        Where weights rest on the input or on arguments of a play it is made every time.
+        """
+        if node.fleeting or not self.keeps:
             return make()
         with self._lock:
+            key = node, name
             if key not in self._prepared:
                 self._prepared[key] = make()
             return self._prepared[key]
 
-    def latest(self, key: Hashable, variant: Hashable, make: Callable[[Any], Any]) -> Any:
-        """Of the variants of one thing the latest alone: a sweep over temperatures would fill the memory.
+    def latest(self, node: Node, name: Hashable, variant: Hashable, make: Callable[[Any], Any]) -> Any:
+        """The same, but of the variants of one thing the latest alone: a sweep over temperatures would fill the memory.
 
         `make` is given the last one where it may be written over, else None.
         """
-        if not self.keeps:
+        if node.fleeting or not self.keeps:
             return make(None)
         with self._lock:
+            key = node, name
             known, _ = self._latest.get(key, (None, None))
             if known != variant:
                 _, old = self._latest.pop(key, (None, None))
@@ -141,6 +147,12 @@ class Weights:
                 if self._mine is not None:
                     self._mine.add(key)
             return self._latest[key][1]
+
+    def copied(self, weight: Tensor) -> Tensor:
+        """A weight that shares no memory with the model's tensors: they may change in place."""
+        pointers = {p.pointer for p in self.prints.values()}
+        shared = weight.untyped_storage().data_ptr() in pointers or weight._base is not None
+        return weight.clone() if shared else weight
 
     def overwriting(self) -> Weights:
         """The same, but each latest variant is written over the last: for plays that come and go one by one.

@@ -93,7 +93,7 @@ class Channels:
                 return self._mixed(node)
             case Held():
                 assert isinstance(node.map, Contraction)
-                return self._scored(node.map.equation, self._labels[node.operand], self._labels[node.told], shape)
+                return self._scored(node.map.equation, self._labels[node.operand], self._labels[node.held], shape)
             case Affine():
                 return self._affine(node)
             case Diagonal() if len(below) > 1:  # a detached value stands beside the operand
@@ -337,7 +337,7 @@ class Channels:
     def _attended(self, node: Attention) -> Tensor:
         """Values keep to their head."""
         labels = self._labels[node.operand]
-        marks = self._labels[node.told] if node.told is not None else self._fused(node)
+        marks = self._labels[node.weights_node] if node.weights_node is not None else self._fused(node)
         if marks is not None:
             pair = node.equation.swapped.values(marks, labels)
             if pair is None:

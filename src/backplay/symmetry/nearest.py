@@ -48,7 +48,7 @@ def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
     with torch.inference_mode(False), torch.no_grad():
         channels = read_channels(b.network, b.inputs)
         families = Forest(channels.ledger, channels.signatures()).families()
-        found = [_nearest(*(_sample(p, k) for p in (a, b)), channels, families) for k in range(len(a.value))]
+        found = [_nearest(_sample(a, k), _sample(b, k), channels, families) for k in range(len(a.value))]
     return Hellinger(a, b, conditioning, found)
 
 

@@ -32,10 +32,10 @@ class Origins:
             tensor = tensors[name]
             numbers = torch.arange(1, tensor.numel() + 1, device=tensor.device).view(tensor.shape)
             self._known[ref] = Origin(name, numbers)
-        for statement in network.program:
+        for statement in network.statements:
             sources = [r for r in refs(statement.args) if r in self._known]
             packet = getattr(statement.function, "overloadpacket", None)
-            if len(sources) != 1 or statement.kwargs or getattr(packet, "__name__", "") not in operators.WIRES:
+            if len(sources) != 1 or statement.kwargs or not operators.meaning(getattr(packet, "__name__", "")).moves:
                 continue
             origin = self._known[sources[0]]
             moved = statement.function(*resolve(statement.args, Overlay({sources[0]: origin.entries}, values)))

@@ -25,7 +25,7 @@ from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Gate, Max, Mix
 from backplay.trajectory.comparable import check_play
 from backplay.trajectory.deviations import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing
-from backplay.values.normal import normal_cdf
+from backplay.values.gaussian import normal_cdf
 
 if TYPE_CHECKING:
     from backplay.games.play import Play

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
 from backplay.network import Network, Node
-from backplay.network.builder import flat
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Fill, Ref, Wire
+from backplay.network.nodes import Affine, Fill, Ref, Wire, leaves
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -51,11 +50,11 @@ def _check_same_indices(a: Play, b: Play) -> None:
     for left, right in zip(a.network.nodes, b.network.nodes, strict=True):
         if left not in a.network.carrying or not isinstance(left, Wire):
             continue
-        pairs = zip(*([r for r in flat(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
+        pairs = zip(*([r for r in leaves(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
         for mine, other in pairs:
             p, q = a.values[mine], b.values[other]
-            told = mine in {n.ref for n in left.reads}  # by the players of each play: they share what they share
-            indices = isinstance(p, Tensor) and not p.is_floating_point() and not told
+            computed = mine in {n.ref for n in left.detached_inputs}  # by each play: they share what they share
+            indices = isinstance(p, Tensor) and not p.is_floating_point() and not computed
             if indices and not torch.equal(p, q):
                 raise InputError(
                     f"the plays differ first at node {left.name!r}, which moves elements by an index or a mask that "
@@ -92,7 +91,7 @@ def _moves(node: Node) -> tuple[object, ...]:
     """What a wire does beside its operands: two of equal shapes may move elements differently."""
     if not isinstance(node, Wire) or "dropout" in node.operator:
         return ()
-    return node.operator, *(leaf for leaf in flat(node.args) if isinstance(leaf, (int, float, str, Fill)))
+    return node.operator, *(leaf for leaf in leaves(node.args) if isinstance(leaf, (int, float, str, Fill)))
 
 
 def _words(node: Node) -> str:

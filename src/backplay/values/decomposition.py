@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from backplay.entry import at, entry
 from backplay.errors import KeywordError, UnsupportedError, scale_words, tensor_words
-from backplay.kernels.prepared import signed_weight
 from backplay.keywords import Choice, Number
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Inputs
@@ -36,30 +35,38 @@ class Pair:
 
 
 @dataclass
-class _Pair:
-    """Both streams as masses on one scale."""
+class _Parts:
+    """Both parts of a node's value as masses on one scale."""
 
     plus: Mass
     minus: Mass
 
-    def linear(self, keep: Callable[[Tensor], Tensor], switch: Callable[[Tensor], Tensor], node: Node) -> _Pair:
+    def each(self, change: Callable[[Mass], Mass]) -> _Parts:
+        """Both parts changed alike."""
+        return _Parts(change(self.plus), change(self.minus))
+
+    def added(self, other: _Parts) -> _Parts:
+        """The sum of two pairs, part by part."""
+        return _Parts(self.plus.plus(other.plus), self.minus.plus(other.minus)).aligned()
+
+    def linear(self, keep: Callable[[Tensor], Tensor], switch: Callable[[Tensor], Tensor], node: Node) -> _Parts:
         """`(K p + X m, X p + K m)` for a map with positive part `K` and negative part `X`."""
         p, m, e = self.plus.value, self.minus.value, self.plus.exponent
         plus = Mass(keep(p) + switch(m), e, node.layout)
-        return _Pair(plus, Mass(keep(m) + switch(p), e, node.layout))
+        return _Parts(plus, Mass(keep(m) + switch(p), e, node.layout))
 
-    def shifted(self, offset: Tensor) -> _Pair:
-        """Add a signed quantity to the stream of its sign."""
+    def shifted(self, offset: Tensor) -> _Parts:
+        """Add a signed quantity to the part of its sign."""
         zeros = torch.zeros_like(self.plus.value)
         parts = (offset.clamp(min=0) + zeros, (-offset).clamp(min=0) + zeros)
         unit = torch.zeros_like(self.plus.exponent)
         plus, minus = (
             mass.plus(Mass(part, unit, mass.layout)) for mass, part in zip((self.plus, self.minus), parts, strict=True)
         )
-        return _Pair(plus, minus).aligned()
+        return _Parts(plus, minus).aligned()
 
-    def aligned(self) -> _Pair:
-        """Both streams on the larger of their scales, near 1."""
+    def aligned(self) -> _Parts:
+        """Both parts on the larger of their scales, near 1."""
         plus, minus = self.plus, self.minus
         both = Mass(torch.maximum(plus.value.abs(), minus.value.abs()), plus.exponent, plus.layout)
         if not torch.equal(plus.exponent, minus.exponent):
@@ -71,10 +78,10 @@ class _Pair:
         if bool((shift != 0).any()):
             plus = Mass(plus.times(-shift), plus.exponent + shift, plus.layout)
             minus = Mass(minus.times(-shift), minus.exponent + shift, minus.layout)
-        return _Pair(plus, minus)
+        return _Parts(plus, minus)
 
 
-Activation = Callable[[Gate, _Pair, Values], _Pair]
+Activation = Callable[[Gate, _Parts, Values], _Parts]
 
 
 class Decomposition(Mapping[str, Pair]):
@@ -82,7 +89,7 @@ class Decomposition(Mapping[str, Pair]):
 
     def __init__(self, values: Values, activation: Activation) -> None:
         self.network: Network = values.network
-        self._pairs: dict[Node, _Pair] = {}
+        self._pairs: dict[Node, _Parts] = {}
         for node in self.network.nodes:
             if isinstance(values[node], Tensor) and values[node].is_floating_point():
                 with at(node):
@@ -102,8 +109,8 @@ class Decomposition(Mapping[str, Pair]):
         return len(self._pairs)
 
 
-def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Activation) -> _Pair:
-    """The canonical non-negative map of a node (eq:split-pos, eq:split-neg); what is told is split by its sign."""
+def _step(node: Node, values: Values, pairs: dict[Node, _Parts], activation: Activation) -> _Parts:
+    """The canonical non-negative map of a node (eq:split-pos, eq:split-neg); what carries no mass is split by sign."""
     if not node.carries:
         return _values_pair(node, values)
     match node:
@@ -117,7 +124,7 @@ def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Acti
             return _average([pairs[n] for n in node.inputs])
         case Sum():
             left, right = (pairs[n] for n in node.inputs)
-            return _Pair(left.plus.plus(right.plus), left.minus.plus(right.minus)).aligned()
+            return left.added(right)
         case Diagonal(scale=None):
             return pairs[node.operand].shifted(_offset(node, values, None))
         case Diagonal() | Norm():
@@ -136,32 +143,29 @@ def _step(node: Node, values: Values, pairs: dict[Node, _Pair], activation: Acti
             return _values_pair(node, values)
 
 
-def _values_pair(node: Node, values: Values) -> _Pair:
+def _values_pair(node: Node, values: Values) -> _Parts:
     value = values[node]
-    value = value if value.is_floating_point() else value.to(values.logits.dtype)  # a mask is told as 0 and 1
+    value = value if value.is_floating_point() else value.to(values.logits.dtype)  # a mask is 0 and 1
     exponent = torch.zeros(values.batch, dtype=torch.float64, device=value.device)
-    return _Pair(*(Mass(part.clamp(min=0), exponent, node.layout) for part in (value, -value)))
+    return _Parts(*(Mass(part.clamp(min=0), exponent, node.layout) for part in (value, -value)))
 
 
-def _affine(node: Affine, values: Values, below: _Pair) -> _Pair:
-    weight = signed_weight(node, values)
+def _affine(node: Affine, values: Values, below: _Parts) -> _Parts:
+    weight = values.weight(node)
     positive, negative = weight.clamp(min=0), (-weight).clamp(min=0)
     pair = below.linear(lambda a: node.map.apply(a, positive), lambda a: node.map.apply(a, negative), node)
     return pair if node.bias is None else pair.shifted(node.bias(values))
 
 
-def _average(readings: list[_Pair]) -> _Pair:
+def _average(readings: list[_Parts]) -> _Parts:
     """Both ways of reading a contraction stand for one half of it (S7)."""
     if len(readings) == 1:
         return readings[0]
-    half = -torch.ones_like(readings[0].plus.exponent)
-    first, second = (
-        _Pair(*(Mass(m.value, m.exponent + half, m.layout) for m in (pair.plus, pair.minus))) for pair in readings
-    )
-    return _Pair(first.plus.plus(second.plus), first.minus.plus(second.minus)).aligned()
+    first, second = (pair.each(lambda m: Mass(m.value, m.exponent - 1, m.layout)) for pair in readings)
+    return first.added(second)
 
 
-def _scaled(below: _Pair, scale: Tensor, node: Node) -> _Pair:
+def _scaled(below: _Parts, scale: Tensor, node: Node) -> _Parts:
     return below.linear(lambda a: a * scale.clamp(min=0), lambda a: a * (-scale).clamp(min=0), node)
 
 
@@ -171,58 +175,53 @@ def _offset(node: Diagonal | Norm, values: Values, scale: Tensor | None) -> Tens
     return values[node] - (operand if scale is None else scale * operand)
 
 
-def _product(node: Product, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+def _product(node: Product, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
     left, right = node.factors
     if len(node.carrying) == 1:
         other = values[right] if node.carrying[0] is left else values[left]
         return _scaled(pairs[node.carrying[0]], 1 / other if node.divides else other, node)
-    halves = _scaled(pairs[left], values[right] / 2, node), _scaled(pairs[right], values[left] / 2, node)
-    return _Pair(halves[0].plus.plus(halves[1].plus), halves[0].minus.plus(halves[1].minus)).aligned()
+    return _scaled(pairs[left], values[right] / 2, node).added(_scaled(pairs[right], values[left] / 2, node))
 
 
-def _winner(node: Max, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+def _winner(node: Max, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
     if node.winner is None:
         left, right = (pairs[n] for n in node.inputs)
         first = node.first(*(values[n] for n in node.inputs))
-        parts = [
-            Mass(a.value * first, a.exponent, node.layout).plus(Mass(b.value * ~first, b.exponent, node.layout))
-            for a, b in ((left.plus, right.plus), (left.minus, right.minus))
-        ]
-        return _Pair(*parts).aligned()
+        return _masked(left, first, node).added(_masked(right, ~first, node))
     index = node.winner(values[node.inputs[0]])
-    below = pairs[node.inputs[0]]
-    return _Pair(*(Mass(m.value.flatten()[index], m.exponent, node.layout) for m in (below.plus, below.minus)))
+    return pairs[node.inputs[0]].each(lambda m: Mass(m.value.flatten()[index], m.exponent, node.layout))
 
 
-def _chosen(node: Select, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+def _chosen(node: Select, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
     """Each element's pair is that of the side that the mask chooses; where a constant is chosen, the value's own."""
     first = values[node.mask].expand(values[node].shape)
-    found: list[_Pair] = []
-    for side, here in zip(node.sides, (first, ~first), strict=True):
-        pair = pairs[side] if isinstance(side, Node) else _values_pair(node, values)
-        found.append(_Pair(*(Mass(m.value * here, m.exponent, node.layout) for m in (pair.plus, pair.minus))))
-    return _Pair(found[0].plus.plus(found[1].plus), found[0].minus.plus(found[1].minus)).aligned()
+    left, right = (pairs[side] if isinstance(side, Node) else _values_pair(node, values) for side in node.sides)
+    return _masked(left, first, node).added(_masked(right, ~first, node))
 
 
-def _wire(node: Wire, values: Values, pairs: dict[Node, _Pair]) -> _Pair:
+def _masked(pair: _Parts, mask: Tensor, node: Node) -> _Parts:
+    """A pair where a mask holds, zeros elsewhere."""
+    return pair.each(lambda m: Mass(m.value * mask, m.exponent, node.layout))
+
+
+def _wire(node: Wire, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
     operands = [pairs[n] for n in node.inputs]
     common = torch.stack([p.plus.exponent for p in operands]).amax(0)
 
-    def moved(stream: str) -> Mass:
-        masses: list[Mass] = [getattr(p, stream) for p in operands]
+    def moved(masses: list[Mass]) -> Mass:
         on_scale = [m.times((m.exponent - common).clamp(min=-1000)) for m in masses]
         return Mass(node.move(on_scale, values), common, node.layout)
 
-    pair = _Pair(moved("plus"), moved("minus"))
+    pair = _Parts(moved([p.plus for p in operands]), moved([p.minus for p in operands]))
     if not node.constants:
         return pair
-    silent = {n: torch.zeros_like(values[n]) for n in node.inputs}
-    filled = node.run(Overlay(silent, values))
+    zeros = {n: torch.zeros_like(values[n]) for n in node.inputs}
+    filled = node.run(Overlay(zeros, values))
     return pair.shifted(torch.where(torch.isfinite(filled), filled, 0))  # −∞ before a max is no element (S3e)
 
 
-def stopping(node: Gate, below: _Pair, values: Values) -> _Pair:
-    """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the stream of its sign."""
+def stopping(node: Gate, below: _Parts, values: Values) -> _Parts:
+    """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the part of its sign."""
     form = values.form(node)
     slope = stopping_slope(node, values, form) * form.scale
     pair = _scaled(below, slope, node)
@@ -234,7 +233,7 @@ def stopping(node: Gate, below: _Pair, values: Values) -> _Pair:
 def mixing(eta: float) -> Activation:
     """`f_mix` (eq:dc-relu): `η = 1` convex, `η = 0` its arithmetic dual."""
 
-    def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
+    def activation(node: Gate, below: _Parts, values: Values) -> _Parts:
         form = values.form(node)
         if form.name != "relu" or form.scale != 1:
             raise UnsupportedError(
@@ -245,7 +244,7 @@ def mixing(eta: float) -> Activation:
         exponent = below.plus.exponent
         plus = eta * torch.maximum(up, down) + (1 - eta) * up
         minus = eta * down + (1 - eta) * torch.minimum(up, down)
-        return _Pair(Mass(plus, exponent, node.layout), Mass(minus, exponent, node.layout))
+        return _Parts(Mass(plus, exponent, node.layout), Mass(minus, exponent, node.layout))
 
     return activation
 
@@ -253,7 +252,7 @@ def mixing(eta: float) -> Activation:
 def softplus(theta: float) -> tuple[Activation, Deform]:
     """`f_soft` (eq:softplus-decomp), and the network with ReLU replaced by Softplus(θ) that it decomposes."""
 
-    def activation(node: Gate, below: _Pair, values: Values) -> _Pair:
+    def activation(node: Gate, below: _Parts, values: Values) -> _Parts:
         form = values.form(node)
         if form.name != "relu":
             return stopping(node, below, values)

@@ -18,11 +18,10 @@ from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
 from backplay.network.elementwise import replay
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
-from backplay.values.forward import Values
+from backplay.values.forward import Forward, Values
 from backplay.values.gates import reach
-from backplay.values.normal import density, normal_cdf
+from backplay.values.gaussian import moments_of, relu_moments
 from backplay.values.powers import in_blocks
-from backplay.values.quadrature import moments_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,22 +43,22 @@ class Moments(Mapping[Any, Moment]):
     """
 
     def __init__(self, values: Values, input_variance: float, mean: Literal["real", "filtered"] = "real") -> None:
-        self.network, self.real = values.network, values.bare()
+        self.network, self.real = values.network, values.plain()
         self._filtered, self.input_variance = mean == "filtered", input_variance
         self._means: dict[Node, Tensor] = {}
         self._variances: dict[Node, Tensor] = {}
-        self._seen = 0
+        self._steps = 0  # nodes that have been filtered
 
     def on(self, values: Values) -> Moments:
         """The same moments beside a twin of the values that they were filtered on."""
         other = copy.copy(self)
-        other.real = values.bare()
+        other.real = values.plain()
         return other
 
     def advance(self, through: Gate | None = None) -> Moments:
         """Filter on through a gate, or through the whole graph; values before it must be there."""
-        for node in self.network.nodes[self._seen :]:
-            self._seen += 1
+        for node in self.network.nodes[self._steps :]:
+            self._steps += 1
             if isinstance(node, Input):
                 self._variances[node] = torch.full_like(self.real[node], self.input_variance)
             else:
@@ -104,7 +103,7 @@ class Moments(Mapping[Any, Moment]):
 
     def _step(self, node: Node) -> None:
         if any(n not in self._variances for n in node.carriers) or not node.carriers:
-            return  # an oracle: its value is told, not filtered
+            return  # inside an oracle: its value is known, and not filtered
         if isinstance(node, Gate):
             centre = self._mean(node.operand) if self._filtered else self.real[node.operand]
             mean, variance = gate_moments(node, centre, self._variances[node.operand], self.real)
@@ -144,13 +143,13 @@ class Moments(Mapping[Any, Moment]):
                 raise AssertionError(f"no moments for {node!r}")
 
 
-def _through_squares(node: Affine, variance: Tensor, values: Values) -> Tensor:
+def _through_squares(node: Affine, variance: Tensor, values: Forward) -> Tensor:
     """`W²` on variances."""
-    squares = values.prepared(node, "squares", lambda: node.weight(values).square())
+    squares = values.weights.prepared(node, "squares", lambda: node.weight(values).square())
     return node.map.apply_squares(variance, squares)
 
 
-def _matched(node: Norm, variance: Tensor, values: Values) -> Tensor:
+def _matched(node: Norm, variance: Tensor, values: Forward) -> Tensor:
     """`v γ² / (s² + mean v)`: matched moments keep deep transformers bounded; other statistics scale."""
     scale = node.scale(values).to(variance.dtype).square()
     if node.spread is None or node.average is None:
@@ -159,7 +158,7 @@ def _matched(node: Norm, variance: Tensor, values: Values) -> Tensor:
     return variance * scale * spread / (spread + node.average(variance))
 
 
-def _product(node: Product, variances: dict[Node, Tensor], values: Values) -> Tensor:
+def _product(node: Product, variances: dict[Node, Tensor], values: Forward) -> Tensor:
     left, right = node.factors
     if len(node.carrying) == 1:
         other = values[right] if node.carrying[0] is left else values[left]
@@ -167,7 +166,7 @@ def _product(node: Product, variances: dict[Node, Tensor], values: Values) -> Te
     return variances[left] * values[right].square() + variances[right] * values[left].square()
 
 
-def _winner(node: Max, variances: dict[Node, Tensor], values: Values) -> Tensor:
+def _winner(node: Max, variances: dict[Node, Tensor], values: Forward) -> Tensor:
     if node.winner is None:
         left, right = node.inputs
         return torch.where(node.first(values[left], values[right]), variances[left], variances[right])
@@ -179,30 +178,13 @@ def _side(side: Any, variances: dict[Node, Tensor], like: Tensor) -> Tensor:
     return variances[side] if isinstance(side, Node) and side in variances else torch.zeros_like(like)
 
 
-def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Values) -> tuple[Tensor, Tensor]:
+def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Forward) -> tuple[Tensor, Tensor]:
     """Moments of the gate applied to a Gaussian: closed form for ReLU, quadrature for any other gate."""
     form = values.form(node)
     if form.name == "relu":
         expected, spread = in_blocks(relu_moments, mean, variance)
         return (expected, spread) if form.scale == 1 else (expected * form.scale, spread * form.scale**2)
     return moments_of(lambda z: replay(node, z, values), reach(node, form), mean, variance)
-
-
-def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Moments of `ReLU(X)`, `X ~ N(mean, variance)` (gast2018lightweight).
-
-    For a positive mean the formulas are written with the small tail `Φ(−α)`, so that nothing large cancels.
-    """
-    deviation = variance.sqrt()
-    certain = torch.where(mean > 0, 1e4, -1e4).to(mean.dtype)  # without variance the sign decides
-    ratio = torch.where(deviation > 0, mean / deviation, certain).clamp(-1e4, 1e4)
-    size = ratio.abs()
-    tail, edge = normal_cdf(-size), density(size)
-    excess = (edge - size * tail).clamp(min=0)  # E[(|X| tail)]: what lies on the other side of 0
-    below = ((size.square() + 1) * tail - size * edge - excess.square()).clamp(min=0)
-    above = (1 + (size.square() - 1) * tail - size * edge - excess.square()).clamp(0, 1)
-    expected = mean.clamp(min=0) + deviation * excess
-    return expected, variance * torch.where(mean > 0, above, below)
 
 
 @entry

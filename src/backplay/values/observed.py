@@ -1,4 +1,4 @@
-"""What players observe (S20): gates may show less than the network computes, and what lies between hands it on."""
+"""What players observe (S20): gates may show less than the network computes, and nodes behind them hand that on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Shown = Callable[[Gate], Tensor | None]  # what a gate shows, None for its real 
 
 class Observed(Mapping[Any, Any]):
     """Observed values: gates show `shown(gate)`, sums, maxes, mixes, wires and diagonals hand on what is below them,
-    affine nodes reset to the real pre-activation. Backward only: the forward pass stays as it is."""
+    affine nodes show the real pre-activation. Backward only: the forward pass stays as it is."""
 
     def __init__(self, values: Values, shown: Shown) -> None:
-        self.real = values.bare()
+        self.real = values.plain()
         self._changed: dict[Node, Tensor] = {}
         for node in values.network.nodes:
             if isinstance(node, Gate):
@@ -59,7 +59,7 @@ class Observed(Mapping[Any, Any]):
         return len(self.real)
 
     def forget(self, node: Node) -> None:
-        """Free what nobody will ask for again."""
+        """Free a value that is not needed any more."""
         self._changed.pop(node, None)
 
 
@@ -75,7 +75,7 @@ def entropy_shift(gate: Gate, values: Values) -> Tensor | None:
     if not isinstance(node, Affine) or isinstance(node, Mix):
         return None
     affine = node
-    rows = values.prepared(affine, "fan-in entropy", lambda: _fan_in_entropy(affine, values))
+    rows = values.weights.prepared(affine, "fan-in entropy", lambda: _fan_in_entropy(affine, values))
     if rows is None:
         return None
     spread: Tensor = rows.expand(values[affine].shape)

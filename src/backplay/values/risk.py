@@ -29,9 +29,9 @@ def averse_weights(node: Attention, values: Values, moments: Moments, risk: floa
     if scores.product is None:
         assert node.logits is not None
         return torch.softmax(node.logits(values) + shift, -1).nan_to_num(0.0)
-    assert node.told is not None
+    assert node.weights_node is not None
     product = values[scores.product]
-    return rerun(node.told, {scores.product: product + shift / scores.factor(values).to(product.dtype)}, values)
+    return rerun(node.weights_node, {scores.product: product + shift / scores.factor(values).to(product.dtype)}, values)
 
 
 def _uncertainty(node: Attention, values: Values, moments: Moments, score: str) -> Tensor:
@@ -43,7 +43,7 @@ def _uncertainty(node: Attention, values: Values, moments: Moments, score: str) 
         query, query_spread = values[scores.query], moments.variance(scores.query)
         variance = scores.raw(query.square(), spread) + scores.raw(query_spread, key.square())
         return variance.sqrt() * scores.factor(values).abs().to(variance.dtype)
-    # the mean over a key's features, told to every query: its product with queries of equal entries
+    # the mean over a key's features, the same for every query: its product with queries of equal entries
     even = torch.ones_like(values[scores.query])
     features = scores.raw(even, torch.ones_like(key))
     deviation = (scores.raw(even, spread) / features).sqrt()

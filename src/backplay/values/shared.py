@@ -10,7 +10,6 @@ from torch import Tensor
 from backplay.network import Network
 from backplay.network.weights import Weights
 from backplay.values.forward import Deform, Values
-from backplay.values.moments import Moments
 
 
 class Shared:
@@ -26,21 +25,24 @@ class Shared:
         self._answer: Tensor | None = None
 
     def values(self, variance: float | None = None) -> Values:
-        """The network's own forward pass, with the moments of an input variance if one is asked for.
+        """The network's own forward pass, with the moments of an input variance if one is given.
 
         What one game forgets, the others keep.
         """
         return self.deformed((), None, variance)
 
-    def deformed(self, key: Hashable, deform: Deform | None, variance: float | None = None) -> Values:
-        """The forward pass that `deform` makes; equal keys stand for equal passes."""
+    def deformed(
+        self, key: Hashable, deform: Deform | None, variance: float | None = None, filtering: float | None = None
+    ) -> Values:
+        """The forward pass that `deform` makes; equal keys stand for equal passes.
+
+        `variance` adds the moments of that input variance afterwards; `deform` itself may use those of `filtering`.
+        """
         if self._kept is None or self._key != key:
-            self._kept = None  # the last one goes before the next one comes
-            self._kept, self._key = Values(self._network, self._inputs, self._weights, deform), key
-            if self._kept.moments is not None:  # filtered along the way, up to the last gate
-                self._kept.moments.advance()
-        if variance is not None and (self._kept.moments is None or self._kept.moments.input_variance != variance):
-            self._kept.moments = Moments(self._kept, variance).advance()
+            self._kept = None  # its memory is free before the next pass takes as much
+            self._kept, self._key = Values(self._network, self._inputs, self._weights, deform, filtering), key
+        if variance is not None:
+            self._kept.filter(variance)
         return self._kept.twin()
 
     def answer(self) -> Tensor:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, fx
 
 from backplay.errors import CaptureError
-from backplay.network.builder import Builder, functional
-from backplay.network.lowering import lower
 from backplay.network.nodes import Node, Wire
-from backplay.network.wires import settled
+from backplay.network.reading.builder import Builder
+from backplay.network.reading.calls import functional
+from backplay.network.reading.wires import with_detached
 
 
 def follow_mutation(node: fx.Node, builder: Builder) -> None:
@@ -39,11 +39,11 @@ def follow_mutation(node: fx.Node, builder: Builder) -> None:
         new = _written(builder, view, parent, new)
     builder.values[path[0]] = new
     for view in _views(path[0], node, builder):
-        builder.values[view] = _read_again(builder, view)
+        builder.values[view] = _reread(builder, view)
 
 
 def _live(builder: Builder, node: fx.Node) -> bool:
-    return isinstance(builder.values[node], Node) or builder.values[node] in builder.told
+    return isinstance(builder.values[node], Node) or builder.values[node] in builder.detached
 
 
 def _check_constant(builder: Builder, node: fx.Node, owner: fx.Node) -> None:
@@ -84,29 +84,29 @@ def _path(node: fx.Node) -> list[fx.Node]:
 
 def _views(owner: fx.Node, before: fx.Node, builder: Builder) -> list[fx.Node]:
     """All that shares the elements of a tensor, and what splits it, in the order of the program."""
-    found: set[fx.Node] = set()
+    views: set[fx.Node] = set()
     ahead = [owner]
     while ahead:
         node = ahead.pop()
         part = {u for u in node.users if u.target is python_operator.getitem and _parent(u) is not None}
-        shared = {u for u in node.users if u in builder.values and u is not before} - found
+        shared = {u for u in node.users if u in builder.values and u is not before} - views
         ahead += [u for u in shared if u in part or _parent(u) is node]
-        found.update(ahead)
-    return sorted(found)
+        views.update(ahead)
+    return sorted(views)
 
 
-def _read_again(builder: Builder, view: fx.Node) -> Any:
-    """A view of a changed tensor; what an in-place operator returned is the tensor itself."""
+def _reread(builder: Builder, view: fx.Node) -> Any:
+    """What a view of a changed tensor has become; what an in-place operator returned is the tensor itself."""
     parent, current = _parent(view), builder.current
     assert parent is not None
     builder.current = view
     try:
         if view.target is python_operator.getitem:
-            found = builder.values[view.args[0]][view.args[1]]  # type: ignore[index]
-            return found() if callable(found) else found
+            part = builder.values[view.args[0]][view.args[1]]  # type: ignore[index]
+            return part() if callable(part) else part
         if _hands_on(view):
             return builder.values[parent]
-        return lower(builder, builder.call(view))
+        return builder.read(builder.call(view))
     finally:
         builder.current = current
 
@@ -129,11 +129,14 @@ def _written(builder: Builder, view: fx.Node, parent: fx.Node, new: Any) -> Any:
         values = part.to(whole.dtype).expand(places.shape).flatten()
         return torch.index_put(whole.flatten(), (places.flatten(),), values).view(whole.shape)
 
-    base, new, rest = settled(builder, (base, new, rest))
-    operands = [a for a in (base, new) if isinstance(a, Node)]
-    node = Wire(write, (base, new, rest), operator="slice_scatter")
-    node.constants = len(operands) < 2
-    node.nonnegative = all(map(builder.is_nonnegative, (base, new)))
+    base, new, rest = with_detached(builder, (base, new, rest))
+    node = Wire(
+        write,
+        (base, new, rest),
+        "slice_scatter",
+        constants=not (isinstance(base, Node) and isinstance(new, Node)),
+        nonnegative=all(map(builder.is_nonnegative, (base, new))),
+    )
     builder.current = parent
     made = builder.add(node)
     builder.current = current

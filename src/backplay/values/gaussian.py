@@ -1,4 +1,4 @@
-"""Moments of a gate on a Gaussian (S22), for gates that have no closed form.
+"""The normal distribution, and moments of a gate on it (S22): in closed form for ReLU, by quadrature for others.
 
 Gauss-Hermite nodes move with the Gaussian: exact while it is narrow, slow once it is wide and the gate looks like a
 kink. Most gates are straight lines far from 0; then the moments of the two lines are known in closed form, and what is
@@ -8,6 +8,7 @@ keep the first rule, whose variances are a few per cent off where the Gaussian i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,12 +16,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backplay.values.normal import density, normal_cdf
-
 Activation = Callable[[Tensor], Tensor]
 
 _HERMITE, _LEGENDRE = 24, 16  # nodes of the whole line, nodes of each half of the bend
 _WIDE = 0.1  # a deviation above this share of the bend is wide
+
+
+def normal_cdf(z: Tensor) -> Tensor:
+    """`Φ(z)` with correct digits in the left tail."""
+    return 0.5 * torch.erfc(-z / math.sqrt(2))
+
+
+def density(z: Tensor) -> Tensor:
+    """`φ(z)`."""
+    # by powers of 2: the exponential takes ten times as long where its result is too small for a number
+    return torch.exp2(z.square() * (-0.5 / math.log(2))) / math.sqrt(2 * math.pi)
+
+
+def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of `ReLU(X)`, `X ~ N(mean, variance)` (gast2018lightweight).
+
+    For a positive mean the formulas are written with the small tail `Φ(−α)`, so that nothing large cancels.
+    """
+    deviation = variance.sqrt()
+    certain = torch.where(mean > 0, 1e4, -1e4).to(mean.dtype)  # without variance the sign decides
+    ratio = torch.where(deviation > 0, mean / deviation, certain).clamp(-1e4, 1e4)
+    size = ratio.abs()
+    tail, edge = normal_cdf(-size), density(size)
+    excess = (edge - size * tail).clamp(min=0)  # E[(|X| tail)]: what lies on the other side of 0
+    below = ((size.square() + 1) * tail - size * edge - excess.square()).clamp(min=0)
+    above = (1 + (size.square() - 1) * tail - size * edge - excess.square()).clamp(0, 1)
+    expected = mean.clamp(min=0) + deviation * excess
+    return expected, variance * torch.where(mean > 0, above, below)
+
+
+# ---------------------------------------------------------------- quadrature
 
 
 def moments_of(gate: Activation, reach: float, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from backplay.network.affine import channels
-from backplay.network.builder import Builder, Call, constant, lowers
 from backplay.network.linear import Convolution, Dense
 from backplay.network.nodes import Affine, Diagonal, Mix, Node, Norm, Scope
+from backplay.network.reading.affine import channels
+from backplay.network.reading.builder import Builder
+from backplay.network.reading.calls import Call, constant, reading
 
 
-@lowers("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
+@reading
 def batch_norm(builder: Builder, call: Call) -> Any:
+    """Batch norm in eval mode: part of the affine node in front of it, or a diagonal."""
     x, (mean, variance) = call["input"], (call["running_mean"], call["running_var"])
     if mean is None or variance is None or call.get("training", False):
         return None
@@ -36,11 +39,15 @@ def batch_norm(builder: Builder, call: Call) -> Any:
         node: Node = _folded(builder, previous, function, call.args, scale, offset)
     else:
         dims = len(builder.traced[x])
-        node = Diagonal(function, call.args, operator=call.operator)
-        node.operand = x
-        node.scale = lambda scope: channels(scale(scope), dims)
-        node.offset = lambda scope: channels(offset(scope), dims)
-        builder.add(node, builder.traced[x])
+        diagonal = Diagonal(
+            function,
+            call.args,
+            call.operator,
+            operand=x,
+            scale=lambda scope: channels(scale(scope), dims),
+            offset=lambda scope: channels(offset(scope), dims),
+        )
+        node = builder.add(diagonal, builder.traced[x])
     return [lambda: node] if native else node
 
 
@@ -89,37 +96,43 @@ def _folded(
     return node
 
 
-@lowers("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "native_group_norm", "instance_norm")
+@reading
 def norm(builder: Builder, call: Call) -> Any:
     """Layer, RMS, group and instance norm: the map `x ↦ γ x / s` with detached statistics."""
     x = call.args[0]
     native = call.operator.startswith("native")
     function = (lambda *args: call.function(*args)[0]) if native else call.function
-    node = Norm(function, call.args, operator=call.operator)
-    node.operand = x
     weight, eps, shape = call.get("weight"), call["eps"], builder.traced[x]
-    if "layer" in call.operator or "rms" in call.operator:
+    centres, nonnegative = "rms" not in call.operator, False
+    if "layer" in call.operator or not centres:
         axes = tuple(range(-len(call["normalized_shape"]), 0))
-        node.average = lambda v: v.mean(axes, keepdim=True)
-        node.centres = "rms" not in call.operator
-        if not node.centres and x.nonnegative:  # a norm that does not centre keeps signs, but for its gain's (S5)
-            node.nonnegative = weight is None or builder.decide(lambda constants: bool((constants[weight] >= 0).all()))
+        average: Callable[[Tensor], Tensor] = partial(torch.mean, dim=axes, keepdim=True)
+        if not centres and x.nonnegative:  # a norm that does not centre keeps signs, but for its gain's (S5)
+            nonnegative = weight is None or builder.decide(lambda constants: bool((constants[weight] >= 0).all()))
         gain = constant(weight) if weight is not None else None
     else:
         if call.operator == "instance_norm" and not call["use_input_stats"]:
             return None
         groups = call.get("num_groups", call.get("group", shape[1]))
-        node.average, node.centres = (lambda v: _group_mean(v, groups)), True
+        average = partial(_group_mean, groups=groups)
         gain = (lambda scope: channels(scope[weight], len(shape))) if weight is not None else None
-    average, centred = node.average, node.centres
 
     def spread(scope: Scope) -> Tensor:
         a = scope[x]
-        departure = a - average(a) if centred else a
+        departure = a - average(a) if centres else a
         return average(departure.square()) + (torch.finfo(a.dtype).eps if eps is None else eps)
 
-    node.spread = spread
-    node.scale = lambda scope: spread(scope).rsqrt() * (1.0 if gain is None else gain(scope))
+    node = Norm(
+        function,
+        call.args,
+        call.operator,
+        operand=x,
+        scale=lambda scope: spread(scope).rsqrt() * (1.0 if gain is None else gain(scope)),
+        spread=spread,
+        average=average,
+        centres=centres,
+        nonnegative=nonnegative,
+    )
     builder.add(node, shape)
     return [lambda: node] if native else node
 

@@ -1,4 +1,4 @@
-"""Sums over chosen elements, interpolation and resizing: mix nodes with weights of their own (S3f, S18)."""
+"""Sums over chosen elements, means, interpolation and resizing: mix nodes with weights of their own (S3, S3f, S18)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from backplay.network import operators
-from backplay.network.builder import Builder, Call, constant, flat, lowers
 from backplay.network.contraction import Contraction, Equation
 from backplay.network.linear import Averaging, LinearMap, Resampling, Sparse
-from backplay.network.nodes import Fill, Mix, Node, Ref, Scope, Wire
-from backplay.network.spelled import interpolation
-from backplay.network.wires import pad, wire
+from backplay.network.nodes import Mix, Node, Ref, Scope
+from backplay.network.reading.builder import Builder
+from backplay.network.reading.calls import Call, constant, has_tensors, reading
+from backplay.network.reading.spelled import interpolation
+from backplay.network.reading.wires import wire, zero_padded
 
 aten = torch.ops.aten
 
@@ -34,17 +35,67 @@ def _mix(
 ) -> Node:
     """A mix of its first argument; the others are the constants that its weights rest on."""
     x = args[0]
-    node = Mix(function, args, operator=call.operator, nonnegative=x.nonnegative and not signed)
-    node.operand, node.map, node.signed_weights = x, linear, signed
-    node.weight = lambda scope: weight(scope).to(scope[x])
+    node = Mix(
+        function,
+        args,
+        call.operator,
+        operand=x,
+        map=linear,
+        weight=lambda scope: weight(scope).to(scope[x]),
+        signed_weights=signed,
+        nonnegative=x.nonnegative and not signed,
+    )
     return builder.add(node)
 
 
-@lowers(*operators.RESAMPLINGS)
+@reading
+def average(builder: Builder, call: Call) -> Node | None:
+    """A mean, sum or average pooling: the operator itself is the map."""
+    x = call.args[0]
+    if has_tensors(call.args[1:]):
+        return None
+    return averaging(builder, call, x, call.shape)
+
+
+def averaging(builder: Builder, call: Call, x: Node, shape: torch.Size) -> Node:
+    """The mix of a mean or sum, whose value has a shape."""
+    node = Mix(
+        *call.itself,
+        operand=x,
+        map=Averaging(lambda a: call.function(a, *call.args[1:]), lambda a: _predecessors(call, a)),
+        weight=lambda scope: torch.ones((), dtype=torch.float64),
+        count=builder.fewer(x, shape),
+        nonnegative=x.nonnegative,
+    )
+    return builder.add(node, shape)
+
+
+def _predecessors(call: Call, x: Tensor) -> Tensor | float:
+    """How many elements each output of a mean, sum or average pooling is made of."""
+    function = torch.nn.functional
+    if "adaptive" in call.operator:
+        counts = torch.ones((), dtype=x.dtype, device=x.device)
+        sizes = call["output_size"]
+        for size, out in zip(x.shape[-len(sizes) :], sizes, strict=True):
+            window = torch.tensor([-(-(k + 1) * size // out) - k * size // out for k in range(out)])
+            counts = counts[..., None] * window.to(counts)
+        return counts
+    if call.operator in ("mean", "sum"):
+        return x.numel() / call.function(x, *call.args[1:]).numel()
+    kernel, stride = call["kernel_size"], call["stride"] or call["kernel_size"]
+    padding, ceil = call["padding"], call["ceil_mode"]
+    ones = torch.ones_like(x)
+    if call.operator == "avg_pool1d":
+        flat = (1, *kernel), (1, *stride), (0, *padding)
+        return function.avg_pool2d(ones[..., None, :], *flat, ceil, True, 1)[..., 0, :]
+    return getattr(function, call.operator)(ones, kernel, stride, padding, ceil, True, 1)
+
+
+@reading
 def resampling(builder: Builder, call: Call) -> Node | None:
     """Matrices along each axis, or all products of their entries where these have both signs."""
     x = call.args[0]
-    if any(isinstance(a, (Node, Ref)) for a in flat(call.args[1:])):
+    if has_tensors(call.args[1:]):
         return None
     sizes = [int(s) for s in builder.traced[x][2:]]
     matrices = [_along(call, axis, sizes) for axis in range(len(sizes))]
@@ -78,16 +129,16 @@ def _products(matrices: list[Tensor]) -> tuple[Sparse, Tensor]:
     return Sparse(rows, columns, above, below), entries
 
 
-@lowers("cumsum", "col2im")
+@reading
 def plain_sum(builder: Builder, call: Call) -> Node | None:
     """Each output is a sum of some elements, all with weight 1."""
-    if any(isinstance(a, (Node, Ref)) for a in flat(call.args[1:])):
+    if has_tensors(call.args[1:]):
         return None
     linear = Averaging(lambda a: call.function(a, *call.args[1:]))
     return _mix(builder, call, call.function, call.args, linear, lambda scope: torch.ones(()))
 
 
-@lowers("lerp")
+@reading
 def lerp(builder: Builder, call: Call) -> Any:
     """Two live operands and a constant weight: a mix of both, stacked on an axis of their own."""
     start, end, weight = call["self"], call["end"], call["weight"]
@@ -116,7 +167,7 @@ def _shares(weight: Tensor) -> bool:
     return bool(((weight >= 0) & (weight <= 1)).all())
 
 
-@lowers("index_add", "scatter_add")
+@reading
 def accumulation(builder: Builder, call: Call) -> Any:
     """Elements are added to the places that a constant index names; what they are added to takes part if it is live."""
     by_line = call.operator == "scatter_add"
@@ -124,7 +175,7 @@ def accumulation(builder: Builder, call: Call) -> Any:
     return _accumulated(builder, call, call["self"], call["index"], source, call.get("alpha", 1), by_line)
 
 
-@lowers("scatter", "scatter_reduce")
+@reading
 def scatter(builder: Builder, call: Call) -> Any:
     """A wire that puts elements into places, or adds them to what is there; other ways to join both have no kind."""
     reduce = call.get("reduce")
@@ -135,18 +186,18 @@ def scatter(builder: Builder, call: Call) -> Any:
     return _accumulated(builder, call, call["self"], call["index"], call["src"], 1, by_line=True)
 
 
-@lowers("index_put")
+@reading
 def index_put(builder: Builder, call: Call) -> Any:
     """A wire, or with `accumulate` an `index_add` along the indexed axes, which lie side by side and are made one."""
     if not call.get("accumulate", False):
         return wire(builder, call)
-    base, values, shape = call["self"], call["values"], call.node.meta["val"].shape
+    base, values, shape = call["self"], call["values"], call.shape
     axes = [d for d, index in enumerate(call["indices"]) if index is not None]
     indices = [call["indices"][d] for d in axes]
-    found = [builder.meta[index.name] for index in indices if isinstance(index, Ref)]
+    constants = [builder.meta[index.name] for index in indices if isinstance(index, Ref)]
     sizes = [shape[d] for d in axes]
     first, last = axes[0], axes[-1]
-    numbers = len(found) == len(axes) and all(operators.counts(t.dtype) for t in found)
+    numbers = len(constants) == len(axes) and all(operators.is_counting(t.dtype) for t in constants)
     if not numbers or last - first + 1 != len(axes) or not all(isinstance(s, int) for s in sizes):
         return None
     place, steps = indices[0], len(sizes)
@@ -157,8 +208,7 @@ def index_put(builder: Builder, call: Call) -> Any:
             place = builder.spell(aten.mul.Scalar, place, sizes[k + 1])
     extent = len(builder.meta[place.name].shape)
     full = [*shape[:first], *builder.meta[place.name].shape, *shape[last + 1 :]]
-    given = builder.traced[values] if isinstance(values, Node) else builder.meta[values.name].shape
-    if list(given) != full:
+    if list(builder.traced_shape(values)) != full:
         return None
     if extent != 1:
         place = builder.spell(aten.reshape.default, place, [-1])
@@ -178,12 +228,12 @@ def _accumulated(
     """
     if isinstance(index, Node) or not isinstance(call["dim"], int):
         return None
-    shape = call.node.meta["val"].shape
+    shape = call.shape
     dim, own = call["dim"] % len(shape), isinstance(base, Node)
     size = builder.size(shape[dim])
     if not isinstance(source, Node):  # a constant is added: a bias (S2)
-        args = builder.like(call), builder.shape_of(call.node), dim, index, source, alpha
-        return builder.spell(aten.add.Tensor, base, builder.compute(call, _onto_zeros, *args))
+        args = builder.empty_like(call.node), builder.shape_of(call.node), dim, index, source, alpha
+        return builder.spell(aten.add.Tensor, base, builder.in_place_of(call, _onto_zeros, *args))
     added: Node = builder.scaled(source, alpha)
     widths: list[int] = []
     if by_line:
@@ -200,17 +250,17 @@ def _accumulated(
 
     def places(scope: Scope) -> Tensor:
         """1 where an element along the dimension is added to a place, (…, places, elements, …)."""
-        found, count = scope[index], scope[size] if isinstance(size, Ref) else size
+        place, count = scope[index], scope[size] if isinstance(size, Ref) else size
         along = dim if by_line else 0
         if widths:
-            found = torch.nn.functional.pad(found, widths, value=-1)  # no place
+            place = torch.nn.functional.pad(place, widths, value=-1)  # no place
         if own:
-            first = torch.arange(count, device=found.device)
-            view = [-1 if d == along else 1 for d in range(found.ndim)]
-            kept = first.view(view).expand([count if d == along else s for d, s in enumerate(found.shape)])
-            found = torch.cat([kept, found], along)
-        numbers = torch.arange(count, device=found.device).view([-1] + [1] * (found.ndim - along))
-        return (found.unsqueeze(along) == numbers).double()
+            first = torch.arange(count, device=place.device)
+            view = [-1 if d == along else 1 for d in range(place.ndim)]
+            kept = first.view(view).expand([count if d == along else s for d, s in enumerate(place.shape)])
+            place = torch.cat([kept, place], along)
+        numbers = torch.arange(count, device=place.device).view([-1] + [1] * (place.ndim - along))
+        return (place.unsqueeze(along) == numbers).double()
 
     linear = Contraction(Equation(letters, line, out))
 
@@ -235,9 +285,7 @@ def _fitted(
         widths = [0, missing, *widths] if widths or missing else []
     if widths:  # written by hand: a pad that is traced now would fix the number of samples
         shape = torch.Size([index[d] if d == dim else size for d, size in enumerate(out)])
-        padded = Wire(pad, (source, widths, Fill(0.0)), operator="constant_pad_nd", nonnegative=source.nonnegative)
-        padded.pads = padded.constants = padded.helper = True
-        source = builder.add(padded, shape)
+        source = zero_padded(builder, source, widths, shape, "constant_pad_nd", helper=True)
     return source, widths
 
 
@@ -254,23 +302,22 @@ def _onto_zeros(like: Tensor, shape: list[int], dim: int, index: Tensor, source:
     return zeros.index_add(dim, index, source, alpha=alpha)
 
 
-@lowers("grid_sampler", "grid_sampler_2d")
+@reading
 def grid_sample(builder: Builder, call: Call) -> Node | None:
     """A constant grid: the response to each pixel of a plane gives the matrix."""
     x, grid, *rest = call.args
     if not isinstance(x, Node) or isinstance(grid, Node) or len(builder.traced[x]) != 4:
         return None
     height, width = (int(s) for s in builder.traced[x][2:])
-    above = [int(s) for s in call.node.meta["val"].shape[2:]]
+    above = [int(s) for s in call.shape[2:]]
     if height * width * math.prod(above) > _LARGEST:
         return None
 
     def responses(scope: Scope) -> Tensor:
-        found = scope[grid]
-        pixels = torch.eye(height * width, dtype=found.dtype, device=found.device).view(1, -1, height, width)
-        return (
-            call.op(pixels.expand(len(found), -1, -1, -1), found, *rest).movedim(1, -1).unflatten(-1, (height, width))
-        )
+        where = scope[grid]
+        pixels = torch.eye(height * width, dtype=where.dtype, device=where.device).view(1, -1, height, width)
+        response = call.op(pixels.expand(len(where), -1, -1, -1), where, *rest)
+        return response.movedim(1, -1).unflatten(-1, (height, width))
 
     signed = rest[0] == 2  # bicubic
     return _mix(
