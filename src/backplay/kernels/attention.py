@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -89,7 +88,7 @@ class ValueRouting(StreamKernel):
         names = torch.arange(shape.numel(), dtype=torch.float64, device=keys.device).view(shape)
         return self.node.through(names, self.scope).flatten()[keys].long()
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: ValueRouting) -> Kernel:
         """Key choice and input choice each to their geometric mean: the input tells which key was chosen."""
         values = [mean(x, y) for x, y in zip(self.values, other.values, strict=True)]
         totals = [mean(x, y) for x, y in zip(self.totals, other.totals, strict=True)]

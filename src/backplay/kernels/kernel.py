@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -109,8 +109,8 @@ class Kernel(ABC):
 
     # ---------------------------------------------------------------- two plays, and single walks
 
-    def geometric(self, other: Self) -> Kernel:
-        """`√(T_A T_B)` of this kernel and the same node's in another play, † and all (eq:geom-kernel, S28)."""
+    def geometric(self, other: Any) -> Kernel:
+        """`√(T_A T_B)` of this kernel and the same node's in another play, of the same class; † and all (S28)."""
         raise UnsupportedError(f"{type(self).__name__} is no walk that could be compared.")
 
     def draw(

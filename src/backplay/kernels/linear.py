@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -50,7 +49,7 @@ class StoppingLinear(Kernel):
         real = 1.0 if self.real is None else self.real
         return [((kept[0] + switched[0]) * real, (kept[1] + switched[1]) * real)]
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: StoppingLinear) -> Kernel:
         moves = StoppingLinear(
             node=self.node,
             weight=agreeing(self.weight, other.weight),
@@ -101,7 +100,7 @@ class Sharing(Kernel):
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.inverse == 0) if bool((self.inverse == 0).any()) else None
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Sharing) -> Kernel:
         moves = Sharing(
             node=self.node,
             weight=mean(self.weight, other.weight),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class Winner(Kernel):
     def push(self, values: Sequence[Tensor]) -> Tensor:
         return values[0].flatten()[self.index]
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Winner) -> Kernel:
         return Masked(self, self.index == other.index)
 
     def draw(
@@ -60,7 +59,7 @@ class Duel(Kernel):
         ends = self._sides(carries=False)
         return mass * sum(ends[1:], ends[0]) if ends else None
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Duel) -> Kernel:
         both = [x & y for x, y in zip(self.chosen, other.chosen, strict=True)]
         return Duel((both[0], both[1]), self.carries)
 
@@ -98,7 +97,7 @@ class Relabelling(Kernel):
     def renames(self, mass: Tensor) -> bool:
         return len(self.node.inputs) == 1
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Relabelling) -> Kernel:
         # an index that the network computes may differ from play to play
         return Masked(self, self._sources() == other._sources()) if self.node.reads else self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class PassThrough(Kernel):
     def renames(self, mass: Tensor) -> bool:
         return True
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: PassThrough) -> Kernel:
         return self
 
     def draw(
@@ -58,7 +58,7 @@ class Scaling(Kernel):
     def renames(self, mass: Tensor) -> bool:
         return not bool((mass * (self.scale == 0)).any())
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Scaling) -> Kernel:
         moves = Scaling(agreeing(self.scale.sign(), other.scale.sign()))
         return Overlap(moves, common_ends(self, other, self.scale))
 
@@ -112,7 +112,7 @@ class Stopping(Kernel):
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Stopping) -> Kernel:
         moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
         return Overlap(moves, common_ends(self, other, self.slope))
 
@@ -158,7 +158,7 @@ class Split(Kernel):
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Split) -> Kernel:
         """Shares to their geometric mean; a switched and a kept player do not meet."""
         shares = [_share_mean(left, right) for left, right in zip(self.shares, other.shares, strict=True)]
         signs: list[float | Tensor] = []

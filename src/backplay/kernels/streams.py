@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -216,7 +215,7 @@ class RoutingLinear(StreamKernel):
     ) -> Tensor:
         return self.contributions.choose(side, states, shape, generator, future)
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: RoutingLinear) -> Kernel:
         return RoutingLinear(
             contributions=self.contributions.geometric(other.contributions),
             plus=self.stream(1).geometric(other.stream(1)),
