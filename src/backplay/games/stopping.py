@@ -11,9 +11,9 @@ from backplay.games.game import Game, Model
 from backplay.games.inputs import Aim
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
-from backplay.games.structure import structural_kernel
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
+from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
 from backplay.kernels.prepared import reality, signed_weight, stopping_total
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
@@ -93,7 +93,7 @@ class StoppingGame(Game[StoppingModes]):
             case Product():
                 return _product(node, values)
             case _:
-                return structural_kernel(node, values)
+                return moving_kernel(node, values)
 
     def _slope(self, node: Gate, values: Values) -> Tensor:
         """The gate's slope, as noise, risk, entropy bias and Softplus change it."""

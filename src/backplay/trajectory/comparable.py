@@ -54,9 +54,11 @@ def _check_same_indices(a: Play, b: Play) -> None:
         pairs = zip(*([r for r in flat(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
         for mine, other in pairs:
             p, q = a.values[mine], b.values[other]
-            told = mine in {n.ref for n in left.reads}  # by the players of each play: they share what they share
-            indices = isinstance(p, Tensor) and not p.is_floating_point() and not told
-            if indices and not torch.equal(p, q):
+            computed = mine in {
+                n.ref for n in left.reads
+            }  # by the network: `geometric` compares it
+            indices = isinstance(p, Tensor) and not p.is_floating_point()
+            if indices and not computed and not torch.equal(p, q):
                 raise InputError(
                     f"the plays differ first at node {left.name!r}, which moves elements by an index or a mask that "
                     "is not the same in both; only plays that move alike have the same states."
@@ -89,7 +91,7 @@ def _signature(node: Node) -> tuple[object, ...]:
 
 
 def _moves(node: Node) -> tuple[object, ...]:
-    """What a wire does beside its operands: two of equal shapes may move elements differently."""
+    """Operator and constant arguments of a wire: two of equal shapes may move elements differently."""
     if not isinstance(node, Wire) or "dropout" in node.operator:
         return ()
     return node.operator, *(leaf for leaf in flat(node.args) if isinstance(leaf, (int, float, str, Fill)))
