@@ -17,11 +17,10 @@ from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.inputs import Aim, Target
 from backplay.kernels.kernel import Kernel
-from backplay.kernels.moves import Duel, Relabelling, Winner
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Arguments, Inputs
 from backplay.network.captures import Captures
-from backplay.network.nodes import Gate, Max, Select, Wire
+from backplay.network.nodes import Gate
 from backplay.values.forward import Values
 from backplay.values.gaussian import normal_cdf
 from backplay.values.observed import entropy_shift
@@ -216,24 +215,3 @@ class Game(ABC, Generic[M]):
     @abstractmethod
     def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
         """From the pass that the map rests on, at an input, to the map."""
-
-
-def structural_kernel(node: Node, values: Values) -> Kernel:
-    """The kernel of a max node or a wire, which is the same in both games."""
-    match node:
-        case Max(winner=None):
-            left, right = node.inputs
-            first = node.first(values[left], values[right])
-            return Duel((first, ~first))
-        case Select():
-            first = values[node.mask].expand(values[node].shape)
-            carries = [isinstance(side, Node) and side.carries for side in node.sides]
-            return Duel((first, ~first), (carries[0], carries[1]))
-        case Max():
-            assert node.winner is not None
-            operand = values[node.inputs[0]]
-            return Winner(node.winner(operand), operand.shape)
-        case Wire():
-            return Relabelling(node, values)
-        case _:
-            raise AssertionError(f"no kernel for {node!r}")

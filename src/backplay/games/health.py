@@ -92,16 +92,16 @@ def examine(play: Play) -> Health:
 def _ends(play: Play, sample: int) -> dict[str, float]:
     """Where the walk of one sample ends, other than at the input: shares by cause."""
     causes = (OUTSIDE, EMPTY, BIASES, DEAD, GATES, ZEROS)
-    found = dict.fromkeys(causes, 0.0) | {CONSTANTS: float(play.constant[sample])}
+    shares = dict.fromkeys(causes, 0.0) | {CONSTANTS: float(play.constant[sample])}
     for node, mass in play.visited().items():
         if isinstance(node, Input):
             continue
         for cause, ended in play.kernel(node).causes(mass.value):
-            found[cause] += float(Mass(ended, mass.exponent, mass.layout).total()[sample])
+            shares[cause] += float(Mass(ended, mass.exponent, mass.layout).total()[sample])
         if isinstance(node, Sum) and hasattr(play.game.modes, "residual"):
             dead = float(_dead_ends(play, node, mass)[sample])
-            found[DEAD], found[GATES] = found[DEAD] + dead, found[GATES] - dead
-    return found
+            shares[DEAD], shares[GATES] = shares[DEAD] + dead, shares[GATES] - dead
+    return shares
 
 
 def _dead_ends(play: Play, node: Sum, mass: Mass) -> Tensor:
@@ -117,7 +117,7 @@ def _dead_ends(play: Play, node: Sum, mass: Mass) -> Tensor:
 def _advice(play: Play, ends: Mapping[str, float]) -> tuple[str, ...]:
     """Modes that let more of the walk arrive as a rule, by what ends it now."""
     modes: Any = play.game.modes
-    sums = any(isinstance(n, Sum) for n in play.visited())  # whose blocks end more walks than the stream beside them
+    sums = any(isinstance(n, Sum) for n in play.visited())  # walks end in their blocks more often than on the skip
     lost = sum(ends.values()) - ends[CONSTANTS]
     single = play.value.dtype == torch.float32
     known = (

@@ -79,19 +79,19 @@ class Play:
             self._map = pull(network, kernel, start, DIFFERENCE, keep=False, done=self.values.forget)
             if root is None:
                 self._passes[DIFFERENCE] = self._map
-        found = self._map or self._passes[DIFFERENCE]
-        check_hidden(inputs, [found.masses[n].value for n in network.inputs if n in found.masses], self.aim.shape)
+        masses = (self._map or self._passes[DIFFERENCE]).masses
+        check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim.shape)
 
     def __repr__(self) -> str:
-        told = "weights" if self.aim.index is None else f"targets {list_words(self.aim.index.tolist())}"
-        return f"Play({self.game!r}, batch of {len(self.value)}, {told})"
+        explained = "weights" if self.aim.index is None else f"targets {list_words(self.aim.index.tolist())}"
+        return f"Play({self.game!r}, batch of {len(self.value)}, {explained})"
 
     @property
     def target(self) -> Tensor:
         """(B,) the flat index of each sample's target, or its weights over the logits."""
-        found = self.aim.weights if self.aim.index is None else self.aim.index
-        assert found is not None
-        return found
+        target = self.aim.weights if self.aim.index is None else self.aim.index
+        assert target is not None
+        return target
 
     @property
     def x(self) -> Tensor:
@@ -158,9 +158,10 @@ class Play:
         return self.passed(WALK).masses
 
     def mass(self, name: str | Node, measure: Measure) -> Mass:
+        """Mass of a measure at the output of a node or module."""
         node = self.network.find(name)
-        found = self.passed(measure).masses.get(node)
-        return no_mass(self, node) if found is None else found
+        masses = self.passed(measure).masses
+        return masses[node] if node in masses else no_mass(self, node)
 
     def _arrived(self, source: Node) -> Mass:
         """What the map is made of, at an input; nothing where the output does not depend on it."""
@@ -223,13 +224,13 @@ class Play:
 
     def attention(self, name: str | Node) -> Tensor:
         """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""
-        found = [n for n in self.network.nodes if isinstance(n, Attention)]
-        inside = [n for n in found if n is name or n.name == name or any(path == name for path, _ in n.calls)]
+        known = [n for n in self.network.nodes if isinstance(n, Attention)]
+        inside = [n for n in known if n is name or n.name == name or any(path == name for path, _ in n.calls)]
         if len(inside) != 1:
-            if not found:
+            if not known:
                 raise InputError(f"{name!r} holds no attention, and neither does any other part of this network.")
             problem = f"holds {len(inside)} attentions" if inside else "holds no attention"
-            raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or found)]}.")
+            raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or known)]}.")
         with torch.inference_mode(False), torch.no_grad():
             weight = inside[0].weight(self.values)
         return inside[0].queries_first(weight)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from backplay.games.game import Game, Model, structural_kernel
+from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
 from backplay.inputs import Aim
@@ -16,6 +16,7 @@ from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.contributions import Contributions, Streams, is_empty, split_contributions
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import Sharing
+from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split, Stopping
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import RoutingLinear, Stream
@@ -173,7 +174,7 @@ class RoutingGame(Game[RoutingModes]):
             case Product():
                 return PassThrough() if len(node.carrying) == 1 else Split((0.5, 0.5))
             case _:
-                return structural_kernel(node, values)
+                return moving_kernel(node, values)
 
     def _probability(self, node: Gate, values: Values) -> Tensor:
         """`c(z)`, as noise, risk and entropy bias change it (S8, S20, S21)."""
@@ -213,7 +214,7 @@ class RoutingGame(Game[RoutingModes]):
         return contributions, sums, rows if scale is None else rows * node.layout.spread(scale, sums[0])
 
     def _outside(self, unit: Tensor) -> Tensor:
-        """`ε^{1/τ}` in the units of the contributions; where these are nothing beside it, a number large enough."""
+        """`ε^{1/τ}` in the units of the contributions, cut to what a float holds where these are tiny."""
         return (self.modes.epsilon / unit).pow(1 / self.modes.tau).clamp(max=torch.finfo(unit.dtype).max / 4)
 
     def _attention(self, node: Attention, values: Values) -> Kernel:

@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from backplay.games.game import Game, Model, structural_kernel
+from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
 from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
+from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
 from backplay.kernels.prepared import reality, stopping_total
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
@@ -92,7 +93,7 @@ class StoppingGame(Game[StoppingModes]):
             case Product():
                 return _product(node, values)
             case _:
-                return structural_kernel(node, values)
+                return moving_kernel(node, values)
 
     def _slope(self, node: Gate, values: Values) -> Tensor:
         """The gate's slope, as noise, risk, entropy bias and Softplus change it."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
 from backplay.kernels.contributions import Contributions, Streams, is_empty
-from backplay.kernels.draws import choose, gather
+from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure
 from backplay.kernels.streams import StreamKernel
@@ -66,16 +65,13 @@ class ValueRouting(StreamKernel):
         )
         return plus, minus
 
-    def choose(
-        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None
-    ) -> Tensor:
-        side_index = 0 if side > 0 else 1
-        value = self.values[side_index]
-        flat = (value if future is None else value * self._behind_keys(future)[side_index]).flatten()
-        shapes = value.shape, shape
-        keys, _ = choose(self.node, self.weight, states, shapes, lambda w, i: w * flat[i], generator)
-        total = self.totals[side_index]
-        return self.projection.choose(side, self.states_of_keys(keys), total.shape, generator, future)
+    def choose(self, side: int, walks: Standing) -> Tensor:
+        k = 0 if side > 0 else 1
+        value = self.values[k]
+        flat = (value if walks.future is None else value * self._behind_keys(walks.future[0])[k]).flatten()
+        keys, _ = walks.choose(self.node, self.weight, value.shape, lambda w, i: w * flat[i])
+        projected = replace(walks, states=self.states_of_keys(keys), shape=self.totals[k].shape)
+        return self.projection.choose(side, projected)
 
     def key_scores(self, side: int, states: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """Keys of single outputs, by their places in the values, and how much each weighs, both (states, keys)."""
@@ -89,7 +85,7 @@ class ValueRouting(StreamKernel):
         names = torch.arange(shape.numel(), dtype=torch.float64, device=keys.device).view(shape)
         return self.node.through(names, self.scope).flatten()[keys].long()
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: ValueRouting) -> Kernel:
         """Key choice and input choice each to their geometric mean: the input tells which key was chosen."""
         values = [mean(x, y) for x, y in zip(self.values, other.values, strict=True)]
         totals = [mean(x, y) for x, y in zip(self.totals, other.totals, strict=True)]

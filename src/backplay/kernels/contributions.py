@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from backplay.kernels.draws import choose, gather
+from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import agreeing, mean, opposing
 from backplay.network.nodes import Affine
 
@@ -98,14 +98,11 @@ class Contributions(ABC):
         index, row = gather(self.node, weight, states, (value.shape, shape))
         return index, (row * value.flatten()[index]).clamp(min=0)
 
-    def choose(
-        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None = None
-    ) -> Tensor:
-        """A predecessor of each state, in proportion to its contribution to a stream, times `future` if given."""
+    def choose(self, side: int, walks: Standing) -> Tensor:
+        """(walks,) a predecessor, in proportion to its contribution to a stream, times the walks' future if any."""
         weight, value = self.factors(side)
-        flat = (value if future is None else value * future).flatten()
-        score = lambda w, i: (w * flat[i]).clamp(min=0)  # noqa: E731
-        return choose(self.node, weight, states, (value.shape, shape), score, generator)[0]
+        flat = (value if walks.future is None else value * walks.future[0]).flatten()
+        return walks.choose(self.node, weight, value.shape, lambda w, i: (w * flat[i]).clamp(min=0))[0]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,13 +33,46 @@ class Draw:
         return Draw(full + carrier, element, full + turn, full + stream)
 
 
-def uniform(states: Tensor, generator: torch.Generator) -> Tensor:
-    """A float64 number in [0, 1) for each state."""
-    return torch.rand(states.shape, dtype=torch.float64, device=states.device, generator=generator)
+@dataclass(frozen=True)
+class Standing:
+    """Walks that stand at a node and are about to move on."""
+
+    states: Tensor  # (walks,) flat indices into the node's output
+    shape: torch.Size  # of that output
+    generator: torch.Generator
+    future: Sequence[Tensor] | None = None  # h ≥ 0 on the states of each carrier; see `Kernel.draw`
+
+    def among(self, chosen: Tensor) -> Standing:
+        """Some of the walks, by number or by truth value."""
+        return replace(self, states=self.states[chosen])
+
+    def at(self, value: Tensor | float) -> Tensor:
+        """(walks,) a number, or a tensor that broadcasts to the output's shape, where each walk stands; float64."""
+        return at(value, self.states, self.shape)
+
+    def uniform(self) -> Tensor:
+        """(walks,) numbers in [0, 1), float64."""
+        states = self.states
+        return torch.rand(states.shape, dtype=torch.float64, device=states.device, generator=self.generator)
+
+    def choose(self, node: Affine, weight: Tensor, below: torch.Size, score: Score) -> tuple[Tensor, Tensor]:
+        """(walks,) a predecessor of each state, drawn in proportion to its score, and the weight towards it.
+
+        `weight` is that of the affine node or one like it, `below` the shape of its operand.
+        """
+        chosen = torch.empty_like(self.states)
+        towards = torch.empty(self.states.shape, dtype=weight.dtype, device=self.states.device)
+        size = max(1, _BUDGET // max(1, node.map.row_length(weight, below)))
+        for start in range(0, len(self.states), size):
+            part = slice(start, start + size)
+            index, row = gather(node, weight, self.states[part], (below, self.shape))
+            pick = _categorical(score(row, index), self.generator)[:, None]
+            chosen[part], towards[part] = index.gather(1, pick)[:, 0], row.gather(1, pick)[:, 0]
+        return chosen, towards
 
 
 def at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
-    """A number, or a tensor that broadcasts to the output's shape, at given states, float64."""
+    """A number, or a tensor that broadcasts to a shape, at flat indices into that shape; float64."""
     if not isinstance(value, Tensor):
         return torch.full(states.shape, value, dtype=torch.float64, device=states.device)
     return value.expand(shape).flatten()[states].double()
@@ -51,26 +84,6 @@ def gather(node: Affine, weight: Tensor, states: Tensor, shapes: Shapes) -> tupl
     `weight` is that of the node or one like it; `shapes` are those of the operand and of the output.
     """
     return node.map.rows_of(weight, states, shapes, (node.operand.layout, node.layout))
-
-
-def choose(
-    node: Affine,
-    weight: Tensor,
-    states: Tensor,
-    shapes: Shapes,
-    score: Score,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """A predecessor of each state, drawn in proportion to its score, and the weight towards it."""
-    chosen = torch.empty_like(states)
-    towards = torch.empty(states.shape, dtype=weight.dtype, device=states.device)
-    size = max(1, _BUDGET // max(1, node.map.row_length(weight, shapes[0])))
-    for start in range(0, len(states), size):
-        part = slice(start, start + size)
-        index, row = gather(node, weight, states[part], shapes)
-        pick = _categorical(score(row, index), generator)[:, None]
-        chosen[part], towards[part] = index.gather(1, pick)[:, 0], row.gather(1, pick)[:, 0]
-    return chosen, towards
 
 
 def _categorical(scores: Tensor, generator: torch.Generator) -> Tensor:

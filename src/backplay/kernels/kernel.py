@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.kernels.draws import Draw
+from backplay.kernels.draws import Draw, Standing
 from backplay.network.mass import Mass
 from backplay.network.nodes import Node
 
@@ -109,17 +109,15 @@ class Kernel(ABC):
 
     # ---------------------------------------------------------------- two plays, and single walks
 
-    def geometric(self, other: Self) -> Kernel:
-        """`√(T_A T_B)` of this kernel and the same node's in another play, † and all (eq:geom-kernel, S28)."""
+    def geometric(self, other: Any) -> Kernel:
+        """`√(T_A T_B)` of this kernel and the same node's in another play, of the same class; † and all (S28)."""
         raise UnsupportedError(f"{type(self).__name__} is no walk that could be compared.")
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        """One step of every walk; `states` are flat indices into the node's output of the given shape (S32).
+    def draw(self, walks: Standing) -> Draw:
+        """One step of every walk (S32).
 
-        With `future`, a function `h ≥ 0` on the carriers' states, moves are drawn in proportion to `T(s → s') h(s')`
-        and no walk ends; every given state must have such a move.
+        If `walks` have a `future`, a function `h ≥ 0` on the carriers' states, moves are drawn in proportion to
+        `T(s → s') h(s')` and no walk ends; every state must have such a move.
         """
         raise UnsupportedError(f"{type(self).__name__} is no walk that could be sampled.")
 
@@ -158,8 +156,5 @@ class Conditioned(Kernel):
         moved = self.kernel.pull(mass * self.inverse, measure)
         return [m * b for m, b in zip(moved, self.below, strict=True)]
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        future = self.below if future is None else [b * f for b, f in zip(self.below, future, strict=True)]
-        return self.kernel.draw(states, shape, generator, future)
+    def draw(self, walks: Standing) -> Draw:
+        return self.kernel.draw(replace(walks, future=self.below))

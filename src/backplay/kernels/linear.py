@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from backplay.kernels.contributions import is_empty
-from backplay.kernels.draws import CEMETERY, Draw, choose
+from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network.nodes import Affine
@@ -50,7 +49,7 @@ class StoppingLinear(Kernel):
         real = 1.0 if self.real is None else self.real
         return [((kept[0] + switched[0]) * real, (kept[1] + switched[1]) * real)]
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: StoppingLinear) -> Kernel:
         moves = StoppingLinear(
             node=self.node,
             weight=agreeing(self.weight, other.weight),
@@ -60,10 +59,8 @@ class StoppingLinear(Kernel):
         )
         return Overlap(moves, common_ends(self, other, self.total))
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        factors = [f.expand(self.shape).flatten() for f in (self.real, *(future or ())) if f is not None]
+    def draw(self, walks: Standing) -> Draw:
+        factors = [f.expand(self.shape).flatten() for f in (self.real, *(walks.future or ())) if f is not None]
 
         def score(row: Tensor, index: Tensor) -> Tensor:
             size = row.abs()
@@ -71,8 +68,8 @@ class StoppingLinear(Kernel):
                 size = size * factor[index]
             return size
 
-        element, towards = choose(self.node, self.weight, states, (self.shape, shape), score, generator)
-        empty = (self.total.expand(shape) == 0).flatten()[states]
+        element, towards = walks.choose(self.node, self.weight, self.shape, score)
+        empty = walks.at(self.total) == 0
         return Draw.to(element, torch.where(empty, CEMETERY, 0), torch.where(towards < 0, -1, 1))
 
 
@@ -101,7 +98,7 @@ class Sharing(Kernel):
     def lost(self, mass: Tensor) -> Tensor | None:
         return mass * (self.inverse == 0) if bool((self.inverse == 0).any()) else None
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Sharing) -> Kernel:
         moves = Sharing(
             node=self.node,
             weight=mean(self.weight, other.weight),
@@ -110,11 +107,8 @@ class Sharing(Kernel):
         )
         return Overlap(moves, common_ends(self, other, moves.inverse))
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        value = (self.value if future is None else self.value * future[0]).flatten()
-        shapes = self.value.shape, shape
-        element, _ = choose(self.node, self.weight, states, shapes, lambda w, i: w * value[i], generator)
-        empty = (self.inverse.expand(shape) == 0).flatten()[states]
+    def draw(self, walks: Standing) -> Draw:
+        value = (self.value if walks.future is None else self.value * walks.future[0]).flatten()
+        element, _ = walks.choose(self.node, self.weight, self.value.shape, lambda w, i: w * value[i])
+        empty = walks.at(self.inverse) == 0
         return Draw.to(element, torch.where(empty, CEMETERY, 0))

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.draws import CONSTANT, Draw
+from backplay.kernels.draws import CONSTANT, Draw, Standing
 from backplay.kernels.geometric import Masked
 from backplay.kernels.kernel import Kernel, Measure
-from backplay.network.nodes import Scope, Wire
+from backplay.network.nodes import Max, Node, Scope, Select, Wire
+from backplay.values.forward import Values
+
+
+def moving_kernel(node: Node, values: Values) -> Kernel:
+    """The kernel of a max node or of a wire, which is the same in both games."""
+    match node:
+        case Max(winner=None):
+            left, right = node.inputs
+            first = node.first(values[left], values[right])
+            return Duel((first, ~first))
+        case Select():
+            first = values[node.mask].expand(values[node].shape)
+            carries = [isinstance(side, Node) and side.carries for side in node.sides]
+            return Duel((first, ~first), (carries[0], carries[1]))
+        case Max():
+            assert node.winner is not None
+            operand = values[node.inputs[0]]
+            return Winner(node.winner(operand), operand.shape)
+        case Wire():
+            return Relabelling(node, values)
+        case _:
+            raise AssertionError(f"no kernel for {node!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +51,11 @@ class Winner(Kernel):
     def push(self, values: Sequence[Tensor]) -> Tensor:
         return values[0].flatten()[self.index]
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Winner) -> Kernel:
         return Masked(self, self.index == other.index)
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        return Draw.to(self.index.flatten()[states])
+    def draw(self, walks: Standing) -> Draw:
+        return Draw.to(self.index.flatten()[walks.states])
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +79,14 @@ class Duel(Kernel):
         ends = self._sides(carries=False)
         return mass * sum(ends[1:], ends[0]) if ends else None
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Duel) -> Kernel:
         both = [x & y for x, y in zip(self.chosen, other.chosen, strict=True)]
         return Duel((both[0], both[1]), self.carries)
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        first = self.chosen[0].expand(shape).flatten()[states]
+    def draw(self, walks: Standing) -> Draw:
+        first = walks.at(self.chosen[0]) > 0
         places = [k if live else CONSTANT for k, live in zip((0, self.carries[0] * 1), self.carries, strict=True)]
-        return Draw.to(states, torch.where(first, places[0], places[1]))
+        return Draw.to(walks.states, torch.where(first, places[0], places[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +115,12 @@ class Relabelling(Kernel):
     def renames(self, mass: Tensor) -> bool:
         return len(self.node.inputs) == 1
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Relabelling) -> Kernel:
         # an index that the network computes may differ from play to play
         return Masked(self, self._sources() == other._sources()) if self.node.detached_inputs else self
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        source = self._sources().flatten()[states]
+    def draw(self, walks: Standing) -> Draw:
+        source = self._sources().flatten()[walks.states]
         carrier, element = torch.full_like(source, CONSTANT), source.clamp(min=0)
         start = 0
         for k, operand in enumerate(self.shapes):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.draws import CEMETERY, Draw, at, uniform
+from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import GATES, WALK, Kernel, Measure, switch_players
 
@@ -28,13 +28,11 @@ class PassThrough(Kernel):
     def renames(self, mass: Tensor) -> bool:
         return True
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: PassThrough) -> Kernel:
         return self
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        return Draw.to(states)
+    def draw(self, walks: Standing) -> Draw:
+        return Draw.to(walks.states)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +56,13 @@ class Scaling(Kernel):
     def renames(self, mass: Tensor) -> bool:
         return not bool((mass * (self.scale == 0)).any())
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Scaling) -> Kernel:
         moves = Scaling(agreeing(self.scale.sign(), other.scale.sign()))
         return Overlap(moves, common_ends(self, other, self.scale))
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        sign = _sign_at(self.scale, states, shape)
-        return Draw.to(states, torch.where(sign == 0, CEMETERY, 0), torch.where(sign < 0, -1, 1))
+    def draw(self, walks: Standing) -> Draw:
+        sign = _sign_at(self.scale, walks)
+        return Draw.to(walks.states, torch.where(sign == 0, CEMETERY, 0), torch.where(sign < 0, -1, 1))
 
 
 def _coefficient(scale: Tensor, measure: Measure) -> Tensor:
@@ -75,8 +71,8 @@ def _coefficient(scale: Tensor, measure: Measure) -> Tensor:
     return scale.sign() if measure.signed else (scale != 0).to(scale.dtype)
 
 
-def _sign_at(scale: Tensor, states: Tensor, shape: torch.Size) -> Tensor:
-    return scale.expand(shape).flatten()[states].sign().long()
+def _sign_at(scale: Tensor, walks: Standing) -> Tensor:
+    return walks.at(scale).sign().long()
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,19 +108,17 @@ class Stopping(Kernel):
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Stopping) -> Kernel:
         moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
         return Overlap(moves, common_ends(self, other, self.slope))
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        slope = self.slope.expand(shape).flatten()[states]
+    def draw(self, walks: Standing) -> Draw:
+        slope = walks.at(self.slope)
         turn = torch.where(slope < 0, -1, 1)
-        if future is not None:
-            return Draw.to(states, 0, turn)
-        goes = uniform(states, generator) < slope.abs()
-        return Draw.to(states, torch.where(goes, 0, CEMETERY), turn)
+        if walks.future is not None:
+            return Draw.to(walks.states, 0, turn)
+        goes = walks.uniform() < slope.abs()
+        return Draw.to(walks.states, torch.where(goes, 0, CEMETERY), turn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +152,7 @@ class Split(Kernel):
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: Split) -> Kernel:
         """Shares to their geometric mean; a switched and a kept player do not meet."""
         shares = [_share_mean(left, right) for left, right in zip(self.shares, other.shares, strict=True)]
         signs: list[float | Tensor] = []
@@ -170,25 +164,20 @@ class Split(Kernel):
         like = next((s for s in signs if isinstance(s, Tensor)), None)
         return Overlap(Split(shares, signs or None), None if like is None else common_ends(self, other, like))
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
-        if future is None:
-            share = at(self.shares[0], states, shape)
-        else:
-            first, second = (
-                at(factor, states, shape) * at(f, states, shape)
-                for factor, f in zip(self.factors(WALK), future, strict=True)
-            )
+    def draw(self, walks: Standing) -> Draw:
+        share = walks.at(self.shares[0])
+        if walks.future is not None:
+            pairs = zip(self.factors(WALK), walks.future, strict=True)
+            first, second = (walks.at(factor) * walks.at(h) for factor, h in pairs)
             share = first / (first + second)
-        carrier = (uniform(states, generator) >= share).long()
-        turn = torch.ones_like(states)
+        carrier = (walks.uniform() >= share).long()
+        turn = torch.ones_like(carrier)
         for k, d in enumerate(self.discounts or ()):
             if isinstance(d, Tensor):
-                sign = _sign_at(d, states, shape)
+                sign = _sign_at(d, walks)
                 turn = torch.where(carrier == k, torch.where(sign < 0, -1, 1), turn)
                 carrier = torch.where((carrier == k) & (sign == 0), CEMETERY, carrier)
-        return Draw.to(states, carrier, turn)
+        return Draw.to(walks.states, carrier, turn)
 
 
 def _share_mean(a: float | Tensor, b: float | Tensor) -> float | Tensor:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from backplay.kernels.contributions import Contributions, Streams, is_empty
-from backplay.kernels.draws import CEMETERY, Draw, at, uniform
+from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import BIASES, EMPTY, OUTSIDE, WALK, Kernel, Measure, Way
 
@@ -131,10 +130,8 @@ class StreamKernel(Kernel):
         """Sum over each stream's predecessors of their contributions times a function of them."""
 
     @abstractmethod
-    def choose(
-        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None
-    ) -> Tensor:
-        """A predecessor of each state on a stream, in proportion to its contribution, times `future` if given."""
+    def choose(self, side: int, walks: Standing) -> Tensor:
+        """(walks,) a predecessor on a stream, in proportion to its contribution, times the walks' future if any."""
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
@@ -167,34 +164,30 @@ class StreamKernel(Kernel):
         exchanged = self.stream(-1).exchanged(plus, minus)
         return on_plus + [Way([self.spread(zero, m * v, exact=True)], m * self.minus.outside()) for m in exchanged]
 
-    def draw(
-        self, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Sequence[Tensor] | None = None
-    ) -> Draw:
+    def draw(self, walks: Standing) -> Draw:
         """The sign oracle, the outside option, then a predecessor on each stream."""
-        plus = self._plus_chance(states, shape, future)
-        sign = torch.where(uniform(states, generator) < plus, 1, -1)
-        element, turn = torch.zeros_like(states), torch.ones_like(states)
-        out = torch.zeros_like(states, dtype=torch.bool)
+        sign = torch.where(walks.uniform() < self._plus_chance(walks), 1, -1)
+        element, turn = torch.zeros_like(sign), torch.ones_like(sign)
+        out = torch.zeros_like(sign, dtype=torch.bool)
         for side in (1, -1):
             stream, on = self.stream(side), (sign == side).nonzero()[:, 0]
             if not len(on):
                 continue
-            if future is None:
-                entry, outside = at(stream.entry, states[on], shape), at(stream.outside(), states[on], shape)
-                out[on] = uniform(on, generator) * entry < outside
-            turn[on] = at(stream.turn, states[on], shape).long()
-            walks = on[~out[on]]
-            if len(walks):
-                ahead = None if future is None else future[0]
-                element[walks] = self.choose(side, states[walks], shape, generator, ahead)
+            entered = walks.among(on)
+            if walks.future is None:
+                out[on] = entered.uniform() * entered.at(stream.entry) < entered.at(stream.outside())
+            turn[on] = entered.at(stream.turn).long()
+            on = on[~out[on]]
+            if len(on):
+                element[on] = self.choose(side, walks.among(on))
         return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign)
 
-    def _plus_chance(self, states: Tensor, shape: torch.Size, future: Sequence[Tensor] | None) -> Tensor:
-        """(walks,) the probability of the + stream, given `future` if there is one."""
-        if future is None:
-            return at(self.stream(1).entry, states, shape)
-        streams = zip((self.plus, self.minus), self.reach(future[0]), strict=True)
-        plus, minus = (at(stream.coefficient(WALK), states, shape) * at(r, states, shape) for stream, r in streams)
+    def _plus_chance(self, walks: Standing) -> Tensor:
+        """(walks,) the probability of the + stream, given the walks' future if any."""
+        if walks.future is None:
+            return walks.at(self.stream(1).entry)
+        streams = zip((self.plus, self.minus), self.reach(walks.future[0]), strict=True)
+        plus, minus = (walks.at(stream.coefficient(WALK)) * walks.at(reach) for stream, reach in streams)
         return plus / (plus + minus)
 
 
@@ -211,12 +204,10 @@ class RoutingLinear(StreamKernel):
     def reach(self, function: Tensor) -> Streams:
         return self.contributions.push(function)
 
-    def choose(
-        self, side: int, states: Tensor, shape: torch.Size, generator: torch.Generator, future: Tensor | None
-    ) -> Tensor:
-        return self.contributions.choose(side, states, shape, generator, future)
+    def choose(self, side: int, walks: Standing) -> Tensor:
+        return self.contributions.choose(side, walks)
 
-    def geometric(self, other: Self) -> Kernel:
+    def geometric(self, other: RoutingLinear) -> Kernel:
         return RoutingLinear(
             contributions=self.contributions.geometric(other.contributions),
             plus=self.stream(1).geometric(other.stream(1)),

@@ -28,8 +28,8 @@ class Softmax:
 class Bilinear(Relay):
     """One half to the values, one half to the weights; of that, one half each to queries and keys (prop. 3.3).
 
-    Fused and spelled-out attention meet here: both tell the weights, the values, and the scaled product of queries and
-    keys.
+    Fused and spelled-out attention are treated alike: both know the weights, the values, and the scaled product of
+    queries and keys.
     """
 
     def __init__(self, node: Attention, values: Values, softmax: Softmax) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.games.game import structural_kernel
 from backplay.kernels.kernel import DIFFERENCE, Kernel
+from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split
 from backplay.methods.bilinear import Bilinear, Factors, Softmax
 from backplay.methods.rules import AffineRelay, Box, BoxRelay, Epsilon, Relay, Rule, over, sees_input
@@ -52,7 +52,7 @@ class Rules:
                 return Bilinear(node, values, self.softmax)
             case Mix():
                 return AffineRelay(self.mix, node, values)
-            case Held() if self.uniform and node.helper is False and not _is_told(node.held):
+            case Held() if self.uniform and node.helper is False and not _has_no_rule(node.held):
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine() if self.first is not None and sees_input(node.operand):
                 return BoxRelay(self.first, node, values)
@@ -75,7 +75,7 @@ class Rules:
             case Oracle():
                 return Absorbing()
             case _:
-                return structural_kernel(node, values)
+                return moving_kernel(node, values)
 
     def _sum(self, node: Sum, values: Values) -> Kernel | Relay:
         left, right = (values[n] for n in node.inputs)
@@ -96,10 +96,10 @@ class Absorbing(Relay):
 
 
 class Uniform(Relay):
-    """A product: one half to each factor; all to one of them if the other is told alone, as a mask is."""
+    """A product: one half to each factor; all to one if the other has no rule, as a mask has none."""
 
     def __init__(self, node: Product) -> None:
-        self._carriers = tuple(f for f in node.factors if not _is_told(f)) or node.carrying
+        self._carriers = tuple(f for f in node.factors if not _has_no_rule(f)) or node.carrying
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
@@ -109,7 +109,7 @@ class Uniform(Relay):
         return [relevance / len(self._carriers)] * len(self._carriers)
 
 
-def _is_told(node: Node) -> bool:
+def _has_no_rule(node: Node) -> bool:
     """Whether, seen through wires and constant scales, a value comes from an operator without a rule."""
     while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
         node = node.carriers[0]

@@ -132,12 +132,12 @@ def rel_lrp(subject: Subject, max_norm: float | None) -> Sequence[Tensor]:
     times gradient, times a factor that sets its largest magnitude. The article leaves norms and attention open; here
     they are differentiated like all else, and in the paper's tables the rows RelLRP and Gr×Inp agree on every network.
     """
-    found = [x * slope for x, slope in zip(subject.xs, subject.gradients(), strict=True)]
+    maps = [x * slope for x, slope in zip(subject.xs, subject.gradients(), strict=True)]
     if max_norm is None:
-        return found
-    largest = torch.stack([part.flatten(1).abs().amax(1) for part in found]).amax(0)
+        return maps
+    largest = torch.stack([part.flatten(1).abs().amax(1) for part in maps]).amax(0)
     factor = over(torch.full_like(largest, max_norm), largest)
-    return [part * factor.view([-1] + [1] * (part.ndim - 1)) for part in found]
+    return [part * factor.view([-1] + [1] * (part.ndim - 1)) for part in maps]
 
 
 @method("cp_lrp", title="CP-LRP", family="relevance", reference=ALI)

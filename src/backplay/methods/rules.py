@@ -166,8 +166,8 @@ class BoxRelay(Relay):
         linear = self.node.map
         total = torch.stack([linear.apply(value, weight) for value, weight in self.parts]).sum(0)
         per_unit = over(relevance, total)
-        found = [value * linear.adjoint(per_unit, weight, value.shape) for value, weight in self.parts]
-        return (torch.stack(found).sum(0),)
+        shares = [value * linear.adjoint(per_unit, weight, value.shape) for value, weight in self.parts]
+        return (torch.stack(shares).sum(0),)
 
 
 def sees_input(node: Node) -> bool:

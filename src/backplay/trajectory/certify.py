@@ -17,6 +17,7 @@ from torch import Tensor
 from backplay.entry import entry
 from backplay.errors import KeywordError
 from backplay.kernels.attention import ValueRouting
+from backplay.kernels.draws import Standing
 from backplay.kernels.kernel import WALK_DIFFERENCE, Kernel
 from backplay.kernels.linear import Sharing
 from backplay.kernels.streams import RoutingLinear
@@ -37,7 +38,7 @@ _DIGITS = {torch.float64: 1e-9, torch.float32: 1e-4}  # what rounding alone may 
 
 
 class Certificate(float):
-    """The largest gain of a deviation, in linear units relative to max(1, |value|); what was tried stands beside it.
+    """The largest gain of a deviation, in linear units relative to max(1, |value|), with what was tried.
 
     `ok`, also its truth, is the verdict: no deviation gains more than rounding in the play's dtype explains.
     """
@@ -217,7 +218,7 @@ def _try_max(sampled: Sampled, node: Max, kernel: Kernel) -> Tensor:
     """The winner's value against that of every competitor, which is the node's own value."""
     values, states = sampled.play.values, sampled.states
     best = values[node].flatten()[states].double()
-    step = kernel.draw(states, values[node].shape, sampled.generator)
+    step = kernel.draw(Standing(states, values[node].shape, sampled.generator))
     paid = torch.zeros_like(best)
     for k, operand in enumerate(node.carriers):
         here = step.carrier == k

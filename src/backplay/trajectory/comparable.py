@@ -88,7 +88,7 @@ def _signature(node: Node) -> tuple[object, ...]:
 
 
 def _moves(node: Node) -> tuple[object, ...]:
-    """What a wire does beside its operands: two of equal shapes may move elements differently."""
+    """Operator and constant arguments of a wire: two of equal shapes may move elements differently."""
     if not isinstance(node, Wire) or "dropout" in node.operator:
         return ()
     return node.operator, *(leaf for leaf in leaves(node.args) if isinstance(leaf, (int, float, str, Fill)))

@@ -56,7 +56,7 @@ class Pass(ABC, Generic[S]):
 
 
 def run(*passes: Pass[Any], done: Callable[[Node], None] | None = None) -> None:
-    """The backward loop. Passes on copies of one graph go side by side; `done` is told of nodes that all have left."""
+    """The backward loop. Passes on copies of one graph go side by side; `done` gets nodes that all have left."""
     for position in reversed(range(len(passes[0].network.nodes))):
         for each in passes:
             each.leave(each.network.nodes[position])
@@ -170,7 +170,7 @@ def pull(
 ) -> Passed:
     """Carry `root`, mass at the network's output, back to the inputs.
 
-    Ends of the walk are counted for undiscounted unsigned measures. `done` is told of every node that is finished.
+    Ends of the walk are counted for undiscounted unsigned measures. `done` is called with every node that is finished.
     """
     passed = Passed.starting(network, root, counting=not (measure.signed or measure.discounted))
     run(KernelPass(network, kernel, passed, measure, keep), done=done)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from backplay.entry import entries
 from backplay.errors import InputError, list_words
-from backplay.kernels.draws import CEMETERY, CONSTANT
+from backplay.kernels.draws import CEMETERY, CONSTANT, Standing
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel
 from backplay.network import Node
 from backplay.network.layout import PLAIN
@@ -146,7 +146,7 @@ class SamplingPass(Pass[Walkers]):
         if not len(walks):
             return
         kernel = self.kernel(node)
-        step = kernel.draw(states, self.play.values[node].shape, self.generator)
+        step = kernel.draw(Standing(states, self.play.values[node].shape, self.generator))
         if bool((step.stream != 0).any()):
             self.drawn.streams[node.name] = self._table(walks, step.stream, 0)
         for end in (CEMETERY, CONSTANT):
