@@ -77,6 +77,28 @@ def test_unknown_function():
     assert message.count("\n") <= 1 and len(message) < 300, "no list of all operators"
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [lambda h: h.flatten(0, 1), lambda h: h.transpose(0, 1), lambda h: h[:, 0].repeat(2, 1)],
+    ids=["tokens as rows", "sequence first", "twice"],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rows_that_are_no_samples(rows, batch):
+    """S1: each sample has logits of its own; of three tokens and three samples sizes cannot tell."""
+
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 5)
+
+        def forward(self, x):
+            return rows(self.fc(x))
+
+    example = torch.randn(batch, 3, 4, dtype=F64)
+    message = refused(lambda: bp.RoutingGame(Rows().double()).attribute(example, 1), "for each sample", "shape")
+    assert message.count("\n") == 1
+
+
 LOUD = """
 import torch
 from torch import nn

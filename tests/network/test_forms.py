@@ -336,8 +336,21 @@ def stable(s):
     return e / e.sum(-1, keepdim=True)
 
 
+def by_the_inverse(s):
+    e = torch.exp(s)
+    return e * (1 / e.sum(-1, keepdim=True))
+
+
 @pytest.mark.parametrize(
-    "spelled", [stable, lambda s: s.exp() / s.exp().sum(-1, keepdim=True)], ids=["stable", "plain"]
+    "spelled",
+    [
+        stable,
+        lambda s: s.exp() / s.exp().sum(-1, keepdim=True),
+        by_the_inverse,
+        lambda s: s.exp().sum(-1, keepdim=True).reciprocal() * s.exp(),
+        lambda s: torch.exp(s - torch.logsumexp(s, -1, keepdim=True)),
+    ],
+    ids=["stable", "plain", "inverse", "reciprocal", "log sum"],
 )
 def test_softmax_by_hand(spelled):
     """S3b: `exp(x − c) / Σ exp(x − c)` is the oracle's softmax, in every mode of attention."""
@@ -606,8 +619,10 @@ def test_slopes_by_channel():
     [
         lambda e: e / e.sum(1).unsqueeze(2),
         lambda e: e / e.sum(2, keepdim=True).flip(1),
+        lambda e: e * (1 / e.sum(2, keepdim=True).flip(1)),
+        lambda e: torch.exp(e - torch.logsumexp(e.flip(1), 2, keepdim=True)),
     ],
-    ids=["another axis", "another order"],
+    ids=["another axis", "another order", "another inverse", "another log sum"],
 )
 def test_no_softmax(weights):
     """S3b: a quotient that is no softmax is not taken for one: what is replayed is what the model computes."""

@@ -38,6 +38,18 @@ TWINS = {
         lambda h: torch.special.softmax(h, -1) * h.flip(1),
         lambda h: h.softmax(-1) * h.flip(1),
     ),
+    # operators that torch itself spells out
+    "broadcast_to": (lambda h: torch.broadcast_to(h[:, :1], h.shape) + h, lambda h: h[:, :1].expand_as(h) + h),
+    "broadcast_tensors": (lambda h: sum(torch.broadcast_tensors(h[:, :1], h)), lambda h: h[:, :1].expand_as(h) + h),
+    "multiply, subtract and divide": (
+        lambda h: torch.multiply(torch.subtract(h, ROW), torch.divide(h.flip(1), ROW)),
+        lambda h: (h - ROW) * (h.flip(1) / ROW),
+    ),
+    "diff": (lambda h: torch.diff(h, dim=-1), lambda h: h[..., 1:] - h[..., :-1]),
+    "column_stack": (
+        lambda h: torch.column_stack([h[:, 0], h[:, 1]]),
+        lambda h: torch.cat([h[:, 0], h[:, 1]], 1),
+    ),
     "lerp to a constant": (lambda h: torch.lerp(h, ROW, 0.3), lambda h: h * 0.7 + ROW * 0.3),
     "lerp by a live weight": (
         lambda h: torch.lerp(h[:, 0], h[:, 1], h[:, 2].sigmoid()),

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OperatorBase, OpOverload
+from torch.export import ExportedProgram
 
 from backplay.entry import entry
 from backplay.errors import CaptureError
+from backplay.network import operators
 from backplay.network.arguments import Arguments, Inputs, read
 from backplay.network.export import export, functionalised, tidied
 from backplay.network.graph import Model, Network, read_model
 from backplay.network.nodes import Affine, Mix
 from backplay.network.precision import precision_of
+from backplay.network.reading.calls import functional
 from backplay.network.reading.program import read_program
+from backplay.network.reading.reach import is_recurrent
 from backplay.network.running import EXPORTING
 
 TOLERANCE = 1e-4  # of the replayed program beside the model, relative to the size of the logits
@@ -69,7 +74,33 @@ def _follow(model: nn.Module, arguments: Arguments) -> Network:
     except CaptureError:
         program = functionalised(model, program)
         builder, output = read_program(program, arguments)
-    return Network(model, program, builder, output, arguments)
+    try:
+        return Network(model, program, builder, output, arguments)
+    except CaptureError:
+        network = _spelled_out(model, program, arguments)
+        if network is None:
+            raise
+        return network
+
+
+def _spelled_out(model: nn.Module, program: ExportedProgram, arguments: Arguments) -> Network | None:
+    """The network of a program that torch has spelled out further; None where that has no game either."""
+    composed = _composed_of_others(program)
+    if not composed:
+        return None
+    try:
+        program = functionalised(model, program, composed)
+        return Network(model, program, *read_program(program, arguments), arguments)
+    except CaptureError:  # the first refusal names what the model calls
+        return None
+
+
+def _composed_of_others(program: ExportedProgram) -> dict[OperatorBase, Callable[..., Any]]:
+    """The operators of a program that have no row in `network.operators` and that torch can spell out in others."""
+    known = torch.export.default_decompositions()
+    called = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
+    unread = {op for op in called if (name := functional(op)[0]) not in operators.OPERATORS and not is_recurrent(name)}
+    return {op: known[op] for op in unread if op in known}
 
 
 def _pairs_of_samples(given: Arguments, fixed: bool) -> Arguments:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OperatorBase
 from torch.export import Dim, ExportedProgram
 from torch.fx import config as tracing
 from torch.utils._pytree import tree_map
@@ -100,10 +101,12 @@ def _export_failure(wrapped: _Logits, arguments: Arguments, error: Exception) ->
     )
 
 
-def functionalised(model: nn.Module, program: ExportedProgram) -> ExportedProgram:
-    """The same program without mutations, for those that go through views."""
+def functionalised(
+    model: nn.Module, program: ExportedProgram, composed: Mapping[OperatorBase, Callable[..., Any]] | None = None
+) -> ExportedProgram:
+    """The same program without mutations, for those that go through views; operators in `composed` are spelled out."""
     with evaluation(model), torch.no_grad(), _tersely():
-        return program.run_decompositions({})
+        return program.run_decompositions(dict(composed or {}))
 
 
 # ---------------------------------------------------------------- quiet and tidy

@@ -93,6 +93,16 @@ HUB = {
         ),
         words(),
     ),
+    "falcon grouped": Architecture(  # keys and values are broadcast to the queries' heads
+        hub(
+            "Falcon",
+            **{k: v for k, v in SMALL.items() if k != "intermediate_size"},
+            **TEXT,
+            num_kv_heads=2,
+            new_decoder_architecture=True,
+        ),
+        words(),
+    ),
     "phi3": Architecture(hub("Phi3", "CausalLM", **GROUPED), words(), relative=FLOAT32),
     "phi": Architecture(hub("Phi", "CausalLM", **SMALL, **TEXT), words()),
     "gemma": Architecture(hub("Gemma", "CausalLM", **GROUPED, head_dim=4), words(), relative=FLOAT32),

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from backplay.network import operators
-from backplay.network.elementwise import ancestors, between, common_ancestor, is_copy, is_nonnegative
+from backplay.network.elementwise import ancestors, between, common_ancestor, is_copy, is_nonnegative, same
 from backplay.network.forms import is_softplus
-from backplay.network.nodes import Diagonal, Gate, Node, Oracle, Ref, Scope
+from backplay.network.nodes import Diagonal, Gate, Node, Oracle, Ref, Scope, Sum
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, reading
+from backplay.network.reading.spelled_norms import literal_scale, unexpanded
 
 
 @reading
@@ -27,6 +28,8 @@ def gate(builder: Builder, call: Call) -> Node | None:
     if call.operator == "exp" and operand.operator in ("log_softmax", "_log_softmax"):
         softmax = Oracle(torch.softmax, operand.args[:2], "softmax", nonnegative=True)
         return builder.add(softmax)
+    if call.operator == "exp" and (softmax := _softmax_of_difference(builder, operand)) is not None:
+        return softmax
     options = {k: v for k, v in call.named.items() if v is not operand}
     if call.operator == "relu6":
         options = {"min_val": 0.0, "max_val": 6.0}
@@ -122,4 +125,19 @@ def _parts(node: Node, z: Node) -> tuple[Any, ...] | None:
         return None if below is None else (*below, node.scale)
     if isinstance(node, Gate) and node.operand is z and node.factors is not None:
         return (*node.factors, *node.behind)
+    return None
+
+
+def _softmax_of_difference(builder: Builder, difference: Node) -> Node | None:
+    """`exp(x − log Σ exp x)` is softmax as well."""
+    if not isinstance(difference, Sum):
+        return None
+    for x, shift in (difference.inputs, difference.inputs[::-1]):
+        if literal_scale(shift) != -1 or unexpanded(shift.inputs[0]) not in builder.log_sums:
+            continue
+        log_sum = unexpanded(shift.inputs[0])
+        summed, axis = builder.log_sums[log_sum]
+        shape = [1 if d == axis else size for d, size in enumerate(builder.traced[x])]
+        if same(summed, x) and list(builder.traced[log_sum]) == shape:
+            return builder.add(Oracle(torch.softmax, (x, axis), "softmax", nonnegative=True))
     return None

@@ -81,8 +81,8 @@ def multiplication(builder: Builder, call: Call) -> Node | None:
     divides = call.operator != "mul"
     if divides and call.get("rounding_mode"):  # steps have no slope
         return builder.add(Oracle(*call.itself))
-    if divides and isinstance(left, Node) and isinstance(right, Node):
-        by_hand = _softmax(builder, left, right)
+    for numerator, denominator in _quotients(left, right, divides):
+        by_hand = _softmax(builder, numerator, denominator)
         if by_hand is not None:
             return by_hand
     if isinstance(left, Node) and isinstance(right, Node):
@@ -138,6 +138,20 @@ def _inverse(builder: Builder, call: Call, numerator: Any, divisor: Node) -> Nod
     gate = Gate(torch.reciprocal, (divisor,), "reciprocal", operand=divisor, gate="other", helper=True)
     inverse = builder.add(gate, builder.traced[divisor])
     return inverse if numerator == 1 else _scaled(builder, call, inverse, numerator, divides=False)
+
+
+def _quotients(left: Any, right: Any, divides: bool) -> list[tuple[Node, Node]]:
+    """What is divided by what: a product with an inverse divides too."""
+    if not (isinstance(left, Node) and isinstance(right, Node)):
+        return []
+    if divides:
+        return [(left, right)]
+    quotients: list[tuple[Node, Node]] = []
+    for other, node in ((left, unexpanded(right)), (right, unexpanded(left))):
+        inverse = node.inputs[0] if literal_scale(node) == 1 else node  # `1 / y` is exported as an inverse times 1
+        if isinstance(inverse, Gate) and inverse.operator == "reciprocal":
+            quotients.append((other, inverse.operand))
+    return quotients
 
 
 def _softmax(builder: Builder, numerator: Node, denominator: Node) -> Node | None:

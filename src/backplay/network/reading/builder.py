@@ -46,6 +46,9 @@ class Builder:
     )
     detached: dict[Ref, Node] = field(default_factory=dict[Ref, Node])  # nodes whose values are read as constants
     not_floating: set[Node] = field(default_factory=set[Node])  # nodes whose values are integers or truth values
+    log_sums: dict[Node, tuple[Node, int]] = field(  # log Σ exp -> what is summed, and along which axis
+        default_factory=dict[Node, tuple[Node, int]]
+    )
     current: fx.Node | None = None  # the call that is being read
     scratch: fx.Graph = field(default_factory=fx.Graph)  # calls that `spell` writes
     prefix: str = ""  # of the names of an inlined sub-graph

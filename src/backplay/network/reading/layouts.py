@@ -14,7 +14,7 @@ from backplay.network.attention import Attention
 from backplay.network.layout import PLAIN, Layout
 from backplay.network.nodes import Input, Node, Wire
 from backplay.network.reading.builder import Builder
-from backplay.network.reading.reach import mixes_samples
+from backplay.network.reading.reach import mixes_samples, rows_of_no_sample
 from backplay.network.signature import Signature
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def lay_out(network: Network, example: Arguments, builder: Builder) -> tuple[int
             elif node.inputs:  # several tensors, as their operand lies
                 node.layout = node.inputs[0].layout
         logits = scope[network.output]
+        if network.output.layout != PLAIN:
+            raise CaptureError(rows_of_no_sample(tuple(logits.shape), batch))
     _find_samples(network, example, builder)
     return largest, logits
 

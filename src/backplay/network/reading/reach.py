@@ -77,7 +77,7 @@ def _no_kind(node: Oracle, builder: Builder) -> str:
     advice = "Explain the part of the model behind it, or rewrite that module"
     if all(isinstance(size, int) for size in builder.traced[node]) and not facts.random:
         return f"{place(node)} mixes the samples of a batch, which no game can follow.\n{advice} sample by sample."
-    if node.operator.startswith(("lstm", "gru", "rnn_", "_thnn", "quantized_")):
+    if is_recurrent(node.operator):
         return (
             f"{place(node)} is recurrent: its states gate each other step by step, and no walk follows that."
             f"\n{advice} with convolutions or attention."
@@ -110,6 +110,11 @@ def _no_kind(node: Oracle, builder: Builder) -> str:
     )
 
 
+def is_recurrent(operator: str) -> bool:
+    """Whether an operator runs a recurrent layer."""
+    return operator.startswith(("lstm", "gru", "rnn_", "_thnn", "quantized_"))
+
+
 def random_forward(where: str) -> str:
     """Two runs of such a model differ, and so would two maps."""
     return (
@@ -120,4 +125,12 @@ def random_forward(where: str) -> str:
 
 def mixes_samples(node: Node) -> str:
     """Samples never interact."""
-    return f"{node.operator} in module {node.path!r} mixes the samples of a batch, which no game can follow."
+    return f"{place(node)} mixes the samples of a batch, which no game can follow."
+
+
+def rows_of_no_sample(shape: tuple[int, ...], batch: int) -> str:
+    """Each sample has logits of its own, in its own row."""
+    return (
+        f"the model returns logits of shape {shape} for {batch} samples, whose first axis does not count the samples.\n"
+        "Return a row of logits for each sample, such as out.view(x.shape[0], …)."
+    )

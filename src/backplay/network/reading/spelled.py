@@ -51,7 +51,10 @@ def log_sum_exp(builder: Builder, call: Call) -> Any:
     largest = [builder.spell(aten.detach.default, builder.spell(aten.amax.default, x, dim, k)) for k in (True, keep)]
     powers = builder.spell(aten.exp.default, builder.spell(aten.sub.Tensor, x, largest[0]))
     total = builder.spell(aten.sum.dim_IntList, powers, dim, keep)
-    return builder.spell(aten.add.Tensor, builder.spell(aten.log.default, total), largest[1])
+    log_sum: Node = builder.spell(aten.add.Tensor, builder.spell(aten.log.default, total), largest[1])
+    if keep and len(dim) == 1:
+        builder.log_sums[log_sum] = x, dim[0] % len(builder.traced[x])
+    return log_sum
 
 
 @reading
