@@ -9,7 +9,7 @@ from torch import nn
 
 import backplay as bp
 from backplay.network.contraction import Contraction, Einsum, Equation
-from backplay.network.nodes import Affine
+from backplay.network.nodes import Affine, Input
 from closeness import assert_near, unscaled
 from network.contracted import CONSTANT, F64, HELD, PLAIN, Middle, twin
 from oracles import matrices
@@ -269,6 +269,7 @@ def test_adjoint_and_rows(equation, x, weight):
     dense = torch.autograd.functional.jacobian(lambda t: linear.apply(t, w), operand).view(out.numel(), -1)
     y = torch.randn_like(out)
     assert_near(linear.adjoint(y, w, operand.shape), (y.flatten() @ dense).view(x))
-    node = Affine(linear.apply, (), map=linear)
+    below = Input(linear.apply, (), "input")
+    node = Affine(linear.apply, (), "einsum", operand=below, map=linear, weight=lambda scope: w)
     index, row = gather(node, w, torch.arange(out.numel()), (operand.shape, out.shape))
     assert_near(torch.zeros_like(dense).scatter_add_(1, index, row), dense)

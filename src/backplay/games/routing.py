@@ -19,7 +19,6 @@ from backplay.kernels.linear import RoutingLinear, Sharing
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import ByProduct, ByWeight, Contributions, Stream, is_empty
 from backplay.network.attention import Attention
-from backplay.network.elementwise import replay
 from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
@@ -125,7 +124,7 @@ class RoutingGame(Game[RoutingModes]):
                 return None
             return lower_confidence(gate, values.moments.of_gate(gate, z), self.modes.risk)
         if z is not values[gate.operand]:
-            return replay(gate, z, values)
+            return gate.on(z, values)
         return accurate_tail(gate, values, values.form(gate)) if self._sees_tails() else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:

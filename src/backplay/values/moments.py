@@ -13,7 +13,6 @@ from torch import Tensor
 from backplay.entry import at
 from backplay.errors import UnsupportedError
 from backplay.network import Node
-from backplay.network.elementwise import replay
 from backplay.network.linear import Averaging
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Forward, Values
@@ -185,4 +184,4 @@ def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Forward) ->
     if form.name == "relu":
         expected, spread = in_blocks(relu_moments, mean, variance)
         return (expected, spread) if form.scale == 1 else (expected * form.scale, spread * form.scale**2)
-    return moments_of(lambda z: replay(node, z, values), reach(node, form), mean, variance)
+    return moments_of(lambda z: node.on(z, values), reach(node, form), mean, variance)
