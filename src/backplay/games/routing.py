@@ -21,7 +21,6 @@ from backplay.kernels.pointwise import PassThrough, Split, Stopping
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import RoutingLinear, Stream
 from backplay.network.attention import Attention
-from backplay.network.elementwise import replay
 from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
@@ -127,7 +126,7 @@ class RoutingGame(Game[RoutingModes]):
                 return None
             return lower_confidence(gate, values.moments.of_gate(gate, z), self.modes.risk)
         if z is not values[gate.operand]:
-            return replay(gate, z, values)
+            return gate.on(z, values)
         return accurate_tail(gate, values, values.form(gate)) if self._sees_tails() else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:

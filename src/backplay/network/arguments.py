@@ -96,8 +96,8 @@ class Arguments(Mapping[Key, Any]):
         """(B, T) the attention mask that says which of `positions` places are padding, if there is one."""
         known = {self.names[key]: value for key, value in self.fixed.items() if isinstance(value, Tensor)}
         decodes = any(name.startswith("decoder_") for name in self.names.values())
-        found = known.get("decoder_attention_mask" if decodes else "attention_mask")
-        return found if found is not None and found.shape == (self.batch, positions) else None
+        mask = known.get("decoder_attention_mask" if decodes else "attention_mask")
+        return mask if mask is not None and mask.shape == (self.batch, positions) else None
 
 
 def read(model: nn.Module, x: Any, extra: Any = None) -> Arguments:
@@ -113,9 +113,9 @@ def read(model: nn.Module, x: Any, extra: Any = None) -> Arguments:
     alone = not isinstance(x, (tuple, Mapping))
     explained = tuple(k for k, v in given.items() if alone or (_floating(v) and "mask" not in names[k]))
     form = tuple if isinstance(x, tuple) else dict if isinstance(x, Mapping) else Tensor
-    found = Arguments(values, explained, names, form)
-    _check(found)
-    return found
+    arguments = Arguments(values, explained, names, form)
+    _check(arguments)
+    return arguments
 
 
 def _by_key(x: Any) -> dict[Key, Any]:
@@ -160,21 +160,22 @@ def _names(model: nn.Module, keys: Mapping[Key, Any]) -> dict[Key, str]:
     return {key: name(key) for key in keys}
 
 
-def _check(found: Arguments) -> None:
+def _check(arguments: Arguments) -> None:
     """Explained tensors hold the same samples; a list or dict of tensors is no argument."""
-    if not found.explained:
+    if not arguments.explained:
+        names = sorted(arguments.names.values())
         raise InputError(
-            f"none of the inputs {sorted(found.names.values())} is a floating-point tensor to explain (masks are held "
-            "fixed); give embeddings instead of token ids, e.g. {'inputs_embeds': …}."
+            f"none of the inputs {names} is a floating-point tensor to explain (masks are held fixed); give "
+            "embeddings instead of token ids, e.g. {'inputs_embeds': …}."
         )
-    for key, value in found.fixed.items():
+    for key, value in arguments.fixed.items():
         if not isinstance(value, Tensor) and any(isinstance(leaf, Tensor) for leaf in tree_leaves(value)):
             raise InputTypeError(
-                f"{found.names[key]!r} is a {type(value).__name__} of tensors; give each of them as an argument."
+                f"{arguments.names[key]!r} is a {type(value).__name__} of tensors; give each of them as an argument."
             )
-    for key in found.explained:
-        check_tensor(found[key], found.label(key))
-    sizes = {found.names[key]: found[key].shape[0] for key in found.explained}
+    for key in arguments.explained:
+        check_tensor(arguments[key], arguments.label(key))
+    sizes = {arguments.names[key]: arguments[key].shape[0] for key in arguments.explained}
     if len(set(sizes.values())) > 1:
         counts = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise InputError(

@@ -50,8 +50,8 @@ class Attention(Mix):
     @property
     def inputs(self) -> tuple[Node, ...]:
         """Operands of the operator, and the values where they are not one of them (grouped heads)."""
-        found = super().inputs
-        return found if self.operand in found else (*found, self.operand)
+        operands = super().inputs
+        return operands if self.operand in operands else (*operands, self.operand)
 
     @property
     def equation(self) -> Equation:

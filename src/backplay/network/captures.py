@@ -20,15 +20,19 @@ _lock = threading.RLock()
 
 
 class Captures:
-    """The networks of one model. A model is captured at first use, and once more for inputs that no capture fits."""
+    """The networks of one model. A model is captured at first use, and once more for inputs that no capture fits.
+
+    A capture serves as long as the graph would be the same: the model's tensors are read anew for every play, and a
+    capture whose constants decide otherwise now (`Network.outgrown`) is dropped.
+    """
 
     _held: ClassVar[deque[Captures]] = deque(maxlen=_EXPLAINED)
 
-    def __init__(self, model: nn.Module | Network) -> None:
+    def __init__(self, model: nn.Module | Network, description: str = "") -> None:
         self.source = model
         self.model = model.model if isinstance(model, Network) else model
+        self.description = description  # the model's own `repr` at that time, where it is explained call by call
         self.networks: list[Network] = [model] if isinstance(model, Network) else []  # the latest last
-        self.words = ""  # the model as it described itself when it was explained
         self.lock = threading.RLock()
 
     @staticmethod
@@ -37,37 +41,36 @@ class Captures:
 
         One whose modules are others than before is captured anew.
         """
-        words = "" if isinstance(model, Network) else repr(model)
+        description = "" if isinstance(model, Network) else repr(model)
         with _lock:
-            found = next((c for c in Captures._held if c.source is model and c.words == words), None)
-            if found is None:
-                found = Captures(model)
-                found.words = words
-            else:
-                Captures._held.remove(found)
-            Captures._held.append(found)
-            return found
+            known = [c for c in Captures._held if c.source is model and c.description == description]
+            captures = known[0] if known else Captures(model, description)
+            if known:
+                Captures._held.remove(captures)
+            Captures._held.append(captures)
+            return captures
 
     def read(self, x: Any, extra: Any = None) -> Arguments:
         """Forward arguments as a caller gives them."""
         return read(self.model, x, extra)
 
     def get(self, given: Arguments, not_this: Network | None = None) -> Network:
-        """The network that plays these arguments; `not_this` is a capture that the model has moved on from."""
+        """The network that plays these arguments; `not_this` is a capture that the model no longer agrees with."""
         if isinstance(self.source, Network):
             return self.source
         with self.lock:
             self.networks = [n for n in self.networks if n is not not_this and not n.outgrown()]
             fitting = [n for n in self.networks if n.misfit(given) is None]
-            if not fitting and any(n.signature.unbatched(given) for n in self.networks):
-                raise InputError(str(next(n for n in self.networks if n.signature.unbatched(given)).misfit(given)))
+            unbatched = [n for n in self.networks if n.signature.unbatched(given)]
+            if unbatched and not fitting:
+                raise InputError(str(unbatched[0].misfit(given)))
             chosen = fitting[-1] if fitting else capture(self.source, given)
             if not self.networks or self.networks[-1] is not chosen:
-                self._latest(chosen)
+                self._put_last(chosen)
             return chosen
 
-    def _latest(self, chosen: Network) -> None:
-        """What was prepared for other shapes goes: it is made of the same weights, and as large as they are."""
+    def _put_last(self, chosen: Network) -> None:
+        """What was prepared for other shapes is dropped: it is made of the same weights, and as large as they are."""
         self.networks = [n for n in self.networks if n is not chosen][-(KEPT - 1) :]
         for network in self.networks:
             network.unprepare()
@@ -80,5 +83,5 @@ class Captures:
         return network, network.check(given)
 
     def latest(self) -> Network | None:
-        """A capture that is at hand, the one that was used last."""
+        """The capture that was used last, if there is one."""
         return self.networks[-1] if self.networks else None

@@ -89,11 +89,6 @@ def grid() -> Tensor:
     return torch.cat([-half.flip(0), half]).view([-1] + [1] * _AXES)
 
 
-def replay(node: Gate, z: Tensor, scope: Scope) -> Tensor:
-    """A gate on another pre-activation; a composite one runs all of its operators again."""
-    return rerun(node, {node.operand: z}, scope)
-
-
 def multiplier(node: Gate, z: Tensor, scope: Scope) -> Tensor:
     """`h(z)` of a composite gate `z · h(z)`, without the constants behind it."""
     assert node.factors is not None

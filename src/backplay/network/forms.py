@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backplay.network.elementwise import agree, grid, multiplier, product_of, replay
+from backplay.network.elementwise import agree, grid, multiplier, product_of
 from backplay.network.nodes import Gate, Node, Scope, rerun, resolve
 
 Options = dict[str, Any]
@@ -97,7 +97,7 @@ def form_of(node: Gate, scope: Scope) -> Form:
 
 def _composite(node: Gate, z: Tensor, scope: Scope) -> Form:
     if node.factors is None:
-        return _quotient(z, replay(node, z, scope))
+        return _quotient(z, node.on(z, scope))
     return _product(z, multiplier(node, z, scope), float(product_of(node.behind, {}, scope)))
 
 
@@ -141,8 +141,8 @@ def _quotient(z: Tensor, value: Tensor) -> Form:
 def _along_constants(ratio: Tensor, where: Tensor) -> Tensor:
     """What a function of a grid is on one side of it, in the shape of its constants."""
     some = ratio[where.flatten()]
-    found = torch.where(torch.isfinite(some), some, 0).sum(0) / torch.isfinite(some).sum(0).clamp(min=1)
-    return _squeezed(found)
+    mean = torch.where(torch.isfinite(some), some, 0).sum(0) / torch.isfinite(some).sum(0).clamp(min=1)
+    return _squeezed(mean)
 
 
 def _squeezed(values: Tensor) -> Tensor:

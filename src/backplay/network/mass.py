@@ -67,10 +67,10 @@ class Mass:
 def aligned(masses: Sequence[Mass]) -> tuple[list[Tensor], Tensor]:
     """Values on one scale for each sample, and its exponent: the largest among those that hold any mass.
 
-    The exponent of nothing says nothing: on its scale, small masses beside it would be rounded to 0.
+    A sample without mass is left out: if its exponent is large, small masses on that scale would be rounded to 0.
     """
     held = [m.exponent.masked_fill(m.layout.amax(m.value.abs()) == 0, -math.inf) for m in masses]
     common = torch.stack(held).amax(0)
     common = torch.where(torch.isinf(common), masses[0].exponent, common)
-    # only what holds nothing lies on a larger scale: it stays nothing
+    # what lies on a larger scale is all zeros, and stays so
     return [m.times((m.exponent - common).clamp(-1000, 0)) for m in masses], common

@@ -292,6 +292,10 @@ class Gate(Unary):
     factors: tuple[Any, ...] | None = None  # nodes and functions of the scope
     behind: tuple[Callable[[Scope], Tensor], ...] = ()
 
+    def on(self, z: Tensor, scope: Scope) -> Tensor:
+        """The gate on another pre-activation; a composite one runs all of its operators again."""
+        return rerun(self, {self.operand: z}, scope)
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Sum(Node):

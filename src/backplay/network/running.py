@@ -33,8 +33,8 @@ def evaluation(model: nn.Module) -> Generator[None]:
 @contextmanager
 def with_copied_buffers(model: nn.Module, buffers: list[str]) -> Generator[None]:
     """For a while copies stand in for the buffers that the forward pass changes; then the buffers are back."""
-    found = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in buffers]
-    before = [(owner, leaf, owner._buffers[leaf]) for owner, leaf in found if owner._buffers.get(leaf) is not None]
+    owners = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in buffers]
+    before = [(owner, leaf, owner._buffers[leaf]) for owner, leaf in owners if owner._buffers.get(leaf) is not None]
     try:
         for owner, leaf, value in before:
             assert value is not None
@@ -75,10 +75,10 @@ def logits_of(out: Any) -> Tensor:
     if isinstance(out, Tensor):
         return out
     several = out.values() if isinstance(out, Mapping) else out if isinstance(out, (list, tuple)) else ()
-    found = [v for v in several if isinstance(v, Tensor)]
-    if not found:
+    tensors = [v for v in several if isinstance(v, Tensor)]
+    if not tensors:
         raise CaptureError(f"the model returns {type(out).__name__} without a tensor; return the logits.")
-    return found[0]
+    return tensors[0]
 
 
 def own_name(target: str) -> str:

@@ -19,11 +19,11 @@ from backplay.network.nodes import Ref
 def user_names(program: ExportedProgram, arguments: Arguments) -> dict[Key, str]:
     """The program's name of each argument; a list of numbers has several, of which the first counts."""
     users = iter([s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT])
-    found: dict[Key, str] = {}
+    names: dict[Key, str] = {}
     for key, value in arguments.items():
-        names = [next(users) for _ in tree_leaves(value)]
-        found[key] = names[0] if names else ""
-    return found
+        own = [next(users) for _ in tree_leaves(value)]
+        names[key] = own[0] if own else ""
+    return names
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Signature:
         return frozenset(k for k in self.fixed if self.shapes[k] and self.shapes[k][0] in self.batch)
 
     def learn(self, size: Any) -> None:
-        """A size along which samples lie counts them, also where the exporter saw no need for that (`gather`)."""
+        """Note that samples lie along a size; the exporter may have given it a symbol of its own (`gather`)."""
         if not isinstance(size, int) and _expression(size).is_Symbol:
             self.batch |= symbols(_expression(size))
 
@@ -131,17 +131,15 @@ class Signature:
 
     def _other_value(self, key: Key, value: Any, given: Arguments) -> str | None:
         known, name = self.example[key], given.names[key]
+        words = _described(known), _described(value)
+        changed = f"{name!r} was {words[0]} when the network was captured, now {words[1]}; capture again."
         if not isinstance(known, Tensor) or not isinstance(value, Tensor):
             same = not isinstance(known, Tensor) and not isinstance(value, Tensor) and known == value
-            return (
-                None
-                if same
-                else f"{name!r} was {_told(known)} when the network was captured, now {_told(value)}; capture again."
-            )
+            return None if same else changed
         if key in self.per_sample and value.ndim and value.shape[0] not in (1, given.batch):
             return f"{name!r} holds {value.shape[0]} samples, the explained input {given.batch}."
         if value.dtype != known.dtype or not _fits(tuple(value.shape), self.shapes[key]):
-            return f"{name!r} was {_told(known)} when the network was captured, now {_told(value)}; capture again."
+            return changed
         return None
 
 
@@ -151,9 +149,10 @@ def symbols(expression: Any) -> frozenset[Any]:
 
 
 def substitute(expression: Any, bound: Mapping[Any, int]) -> Any:
-    """A size with its symbols replaced; what no shape tells, a number that the model reads off a value, is a guess.
+    """A size with its symbols replaced by numbers.
 
-    A capture that rests on such a guess is compared with its model like any other, and warned of.
+    A symbol that no argument's shape gives, such as a number that the model reads off a value, is replaced by a guess:
+    the capture is compared with its model like any other, and warned of.
     """
     if isinstance(expression, (int, float)):
         return expression
@@ -172,5 +171,5 @@ def _fits(shape: tuple[int, ...], expected: tuple[Any, ...]) -> bool:
     return len(shape) == len(expected) and all(not isinstance(e, int) or s == e for s, e in pairs)
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -21,12 +21,12 @@ _MODERATE = 2**22
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Data pointer, version counter and a checksum for each row of 1024 entries."""
+    """What tells whether a tensor is as it was."""
 
-    pointer: int
-    version: int
+    pointer: int  # where its data lies
+    version: int  # torch's counter of changes in place
     shape: torch.Size
-    rows: Tensor | None
+    rows: Tensor | None  # a checksum for each row of 1024 entries, of floating-point tensors
     bits: int = 0  # exclusive or of the entries' bits, for tensors of moderate size
 
     @staticmethod
@@ -41,11 +41,12 @@ class Fingerprint:
         return (self.pointer, self.version, self.shape) == (tensor.data_ptr(), _version(tensor), tensor.shape)
 
     def same(self, other: Fingerprint) -> bool:
+        """Whether two fingerprints are of the same data."""
         mine, its = ((p.pointer, p.version, p.shape, p.bits) for p in (self, other))
         plain = mine == its
         if not plain or self.rows is None or other.rows is None:
             return plain
-        # bit by bit: a mask's sums may be NaN, and are the same all the same
+        # bit by bit: the sums of a mask may be NaN
         return self.rows.dtype == other.rows.dtype and torch.equal(_bits(self.rows), _bits(other.rows))
 
 
@@ -76,8 +77,8 @@ _SIGNS = torch.linspace(0.5, 1.5, _ROW) * (1 - 2 * (torch.arange(_ROW) * 2654435
 def fingerprints(tensors: dict[str, Tensor]) -> dict[str, Fingerprint]:
     """Fingerprints of all tensors of a model; NaN or Inf among them is an error (S38)."""
     prints = {name: Fingerprint.of(t) for name, t in tensors.items()}
-    for name, found in prints.items():
-        if found.rows is None or bool(torch.isfinite(found.rows).all()):
+    for name, mark in prints.items():
+        if mark.rows is None or bool(torch.isfinite(mark.rows).all()):
             continue
         tensor = tensors[name]
         masked = not isinstance(tensor, nn.Parameter) and "running_" not in name  # a mask may well hold -inf
@@ -94,18 +95,19 @@ def fingerprints(tensors: dict[str, Tensor]) -> dict[str, Fingerprint]:
 class Weights:
     """Constants of one state of the model, and what was derived from them."""
 
-    prints: dict[str, Fingerprint]
-    constants: dict[Any, Any]
+    prints: dict[str, Fingerprint]  # of the model's tensors, by their names in the model
+    constants: dict[Any, Any]  # reference of the program -> tensor
     _prepared: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
     _latest: dict[Hashable, tuple[Hashable, Any]] = field(default_factory=dict[Hashable, tuple[Hashable, Any]])
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _mine: set[Hashable] | None = None  # latest variants that nobody else can hold
+    _mine: set[Hashable] | None = None  # latest variants that only this object holds
 
     def fresh(self, prints: dict[str, Fingerprint]) -> bool:
+        """Whether these are the fingerprints of the same state."""
         return self.prints.keys() == prints.keys() and all(p.same(prints[k]) for k, p in self.prints.items())
 
     def untouched(self, tensors: dict[str, Tensor]) -> bool:
-        """Whether the version counters say so."""
+        """Whether tensors are as they were, by pointers and version counters alone."""
         return self.prints.keys() == tensors.keys() and all(p.marks(tensors[k]) for k, p in self.prints.items())
 
     @cached_property

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from backplay.network.elementwise import multiplier, product_of, replay
+from backplay.network.elementwise import multiplier, product_of
 from backplay.network.forms import FACTORS, Form, Options
 from backplay.network.nodes import Gate, Scope
 
@@ -29,12 +29,12 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
     if form.name in FACTORS:
         return FACTORS[form.name](z, form.options).clamp(0, 1)
     if form.name == "factor":
-        return _own_factor(node, scope, form, lambda: derivative(lambda a: replay(node, a, scope), z))
+        return _own_factor(node, scope, form, lambda: derivative(lambda a: node.on(a, scope), z))
     if form.name in ("hardtanh", "clamp"):
         return _inside(z, form.options).to(z.dtype)
     if node.operator == "hardsigmoid":  # its backward formula rounds 1/6 to float32
         return (z.abs() < 3).to(z.dtype) / 6
-    return derivative(lambda a: replay(node, a, scope), z)
+    return derivative(lambda a: node.on(a, scope), z)
 
 
 def routing_probability(node: Gate, scope: Scope, form: Form) -> Tensor:

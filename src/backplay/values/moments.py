@@ -16,7 +16,6 @@ from backplay.keywords import Choice, Number
 from backplay.network import Model, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
-from backplay.network.elementwise import replay
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Forward, Values
 from backplay.values.gates import reach
@@ -184,7 +183,7 @@ def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Forward) ->
     if form.name == "relu":
         expected, spread = in_blocks(relu_moments, mean, variance)
         return (expected, spread) if form.scale == 1 else (expected * form.scale, spread * form.scale**2)
-    return moments_of(lambda z: replay(node, z, values), reach(node, form), mean, variance)
+    return moments_of(lambda z: node.on(z, values), reach(node, form), mean, variance)
 
 
 @entry

@@ -42,13 +42,13 @@ def in_blocks(formula: Formula, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     if a.shape != b.shape or a.numel() <= BLOCK or a.device.type != "cpu":
         return _several(formula(a, b))
     blocks = [t.reshape(-1).split(BLOCK) for t in (a, b)]
-    found: tuple[Tensor, ...] = ()
+    results: tuple[Tensor, ...] = ()
     for k, pair in enumerate(zip(*blocks, strict=True)):
         parts = _several(formula(*pair))
-        found = found or tuple(part.new_empty(a.shape) for part in parts)
-        for whole, part in zip(found, parts, strict=True):
+        results = results or tuple(part.new_empty(a.shape) for part in parts)
+        for whole, part in zip(results, parts, strict=True):
             whole.view(-1)[k * BLOCK : (k + 1) * BLOCK] = part
-    return found
+    return results
 
 
 def _several(results: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

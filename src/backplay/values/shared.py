@@ -13,9 +13,9 @@ from backplay.values.forward import Deform, Values
 
 
 class Shared:
-    """A forward pass and its moments, kept until a game asks for others.
+    """A forward pass and its moments, kept until a game needs others.
 
-    One of each is held at a time: games that come in the order of their forward passes make each of them once.
+    One is held at a time: games that are played in the order of their forward passes make each of them once.
     """
 
     def __init__(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> None:

@@ -36,8 +36,9 @@ def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
     while isinstance(value, Wire) and len(value.inputs) == 1 and not value.constants:
         path.append(value)
         value = value.inputs[0]
-    found = isinstance(value, Affine) and not isinstance(value, Mix)
-    return (value, tuple(reversed(path))) if found else (None, ())  # type: ignore[return-value]
+    if isinstance(value, Affine) and not isinstance(value, Mix):
+        return value, tuple(reversed(path))
+    return None, ()
 
 
 def find_scores(weights: Node) -> Scores | None:

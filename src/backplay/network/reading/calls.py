@@ -105,7 +105,7 @@ class Constants(Mapping[Any, Any]):
 
     def __init__(self, tensors: Mapping[Ref, Any], statements: list[Statement]) -> None:
         self._known, self._statements = dict(tensors), statements
-        self.was_read = False  # whether any constant was asked for
+        self.was_read = False  # whether any constant was looked up
 
     def __getitem__(self, key: Any) -> Any:
         self.was_read = True
@@ -140,8 +140,8 @@ def constant(value: Any) -> Callable[[Scope], Tensor]:
     """A number, a reference or a detached value as a function of the scope."""
 
     def read(scope: Scope) -> Tensor:
-        found = scope[value] if isinstance(value, (Ref, Node)) else value
-        return found if isinstance(found, Tensor) else torch.tensor(float(found), dtype=torch.float64)
+        given = scope[value] if isinstance(value, (Ref, Node)) else value
+        return given if isinstance(given, Tensor) else torch.tensor(float(given), dtype=torch.float64)
 
     return read
 
