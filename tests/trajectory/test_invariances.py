@@ -172,6 +172,7 @@ def test_heads_that_differ_stay(fused):
     assert torch.allclose(bp.transforms.permute_neurons(network, x, seed=1)(x), masked(x))
 
 
+@pytest.mark.slow
 def test_never_larger():
     """H_perm is at most H for every sample, and a sample's does not depend on its neighbours."""
     x = torch.randn(6, 5, dtype=torch.float64)

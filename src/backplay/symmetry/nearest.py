@@ -8,15 +8,14 @@ to first order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import WALK, Kernel, Measure
+from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Network, Node
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Input
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from backplay.games.play import Play
 
 SWEEPS = 10  # of assignments over all families, at most, from one start
-STARTS = 2  # random ones, beside the channels as they are, as weights match and as masses match
-TURNS = 64  # pairs of a family that needs more of them stay as they started: each turn costs a forward pass
+TURNS = 64  # a family that needs more of them stays as it started: each turn costs a forward pass and more
 NOTHING = 1e-14  # more overlap than 1 − NOTHING is all of it
 
 
@@ -48,7 +46,7 @@ def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
     with torch.inference_mode(False), torch.no_grad():
         channels = read_channels(b.network, b.inputs)
         families = Forest(channels.ledger, channels.signatures()).families()
-        found = [_nearest(*(_sample(p, k) for p in (a, b)), channels, families) for k in range(len(a.value))]
+        found = [Search(_sample(a, k), _sample(b, k), channels, families).meeting() for k in range(len(a.value))]
     return Hellinger(a, b, conditioning, found)
 
 
@@ -62,19 +60,6 @@ def _sample(play: Play, k: int) -> Play:
     return type(play)(play.game, play.network, one, play.aim.part(part).given)
 
 
-def _nearest(a: Play, b: Play, channels: Channels, families: Families) -> Meeting:
-    """The meeting of A with the renaming of B that overlaps most."""
-    search = Search(a, b, channels, families)
-    best = search.look(torch.arange(len(channels.ledger)))
-    for start in search.starts() if families else ():
-        if best.bc > 1 - NOTHING:
-            break
-        found = search.improved(start)
-        best = found if found.bc > best.bc else best
-    identity = torch.equal(best.source, torch.arange(len(best.source)))
-    return Meeting(a, b if identity else b.on(search.network(best.source)))
-
-
 @dataclass(frozen=True)
 class Look:
     """The overlap of A and B renamed by `source`: in all, what arrives at each state, what is still to come there."""
@@ -85,31 +70,17 @@ class Look:
     coming: dict[Node, Mass]
 
 
-@dataclass
 class Renamed:
-    """B with channels renamed: as much of a play as the overlap with A needs."""
+    """B with channels renamed: as much of a play as the overlap with A needs. Its kernels are made when asked for."""
 
-    b: Play
-    network: Network
-
-    @property
-    def value(self) -> Tensor:
-        return self.b.value
-
-    def root(self, measure: Measure = WALK) -> Tensor:
-        return self.b.root(measure)
-
-    @cached_property
-    def _values(self) -> Any:
-        return self.b.game.values(Shared(self.network, self.b.inputs, self.network.weights()))
-
-    @cached_property
-    def _kernels(self) -> dict[Node, Kernel]:
-        return {}
+    def __init__(self, b: Play, network: Network) -> None:
+        self.game, self.network, self.value, self.root = b.game, network, b.value, b.root
+        self._values = b.game.values(Shared(network, b.inputs, network.weights()))
+        self._kernels: dict[Node, Kernel] = {}
 
     def kernel(self, node: Node) -> Kernel:
         if node not in self._kernels:
-            self._kernels[node] = self.b.game.kernel(node, self._values)
+            self._kernels[node] = self.game.kernel(node, self._values)
         return self._kernels[node]
 
 
@@ -122,17 +93,28 @@ class Search:
         pairs = zip(a.network.nodes, b.network.nodes, strict=True)
         self.labels = {node: found for node, twin in pairs if (found := channels.labels(twin)) is not None}
 
-    def starts(self) -> Iterator[Tensor]:
-        """Renamings to start from: likely ones, then random ones."""
-        yield by_mass(self.a, self.b, self.channels, self.families)
-        yield ByWeights(self.a, self.b, self.channels, self.families).renaming()
-        yield torch.arange(len(self.channels.ledger))
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(STARTS):
-            source = torch.arange(len(self.channels.ledger))
-            for members in self.families:
-                shuffle(source, members, members, generator)
-            yield source
+    def meeting(self) -> Meeting:
+        """A with the renaming of B that overlaps most, of those that were found."""
+        best = self.look(torch.arange(len(self.channels.ledger)))
+        if best.bc <= 1 - NOTHING and self.families:
+            for start in self.starts():
+                found = self.improved(start)
+                best = found if found.bc > best.bc else best
+                if best.bc > 1 - NOTHING:
+                    break
+        kept = torch.equal(best.source, torch.arange(len(best.source)))
+        return Meeting(self.a, self.b if kept else self.b.on(self.network(best.source)))
+
+    def starts(self) -> list[Tensor]:
+        """Renamings to start from, the best first: likely ones and a random one, of large networks the best alone."""
+        own, generator = torch.arange(len(self.channels.ledger)), torch.Generator().manual_seed(0)
+        drawn = own.clone()
+        for members in self.families:
+            shuffle(drawn, members, members, generator)
+        weighed = ByWeights(self.a, self.b, self.channels, self.families).renaming()
+        starts = [by_mass(self.a, self.b, self.channels, self.families), weighed, own, drawn]
+        starts.sort(key=lambda source: -self.look(source).bc)
+        return starts if sum(turns(members) for members in self.families) <= TURNS else starts[:1]
 
     def improved(self, start: Tensor) -> Look:
         """The best order of one family after the other, until none of them adds to the overlap."""
