@@ -8,8 +8,8 @@ import torch
 
 import backplay as bp
 from backplay.symmetry.channels import read_channels
-from backplay.symmetry.families import Forest
 from backplay.symmetry.nearest import Search
+from backplay.symmetry.orbits import Forest
 from oracles import laws, renamings, walks
 from oracles.dag import Dag, values
 from trajectory.symmetric import make
@@ -71,10 +71,10 @@ def test_linear_in_one_layer(sizes, layer, name):
     """BC of every renaming of one layer is the sum of what its pairs carry, and of what passes them by."""
     (a, b), pair, groups = drawn(chain, sizes, name, 3)
     channels = read_channels(b.network, b.inputs)
-    families = Forest(channels.ledger, channels.signatures()).families()
-    search = Search(a, b, channels, families)
+    orbits = Forest(channels.ledger, channels.signatures()).orbits()
+    search = Search(a, b, channels, orbits)
     here = search.look(torch.arange(len(channels.ledger)))
-    (gains,) = search._gains(here, families[layer]).tables
+    (gains,) = search._gains(here, orbits[layer]).tables
     for order in itertools.permutations(range(sizes[layer + 1])):
         # B's unit j becomes order[j]: it stands where A's unit order[j] does
         found = here.bc - gains.trace() + sum(gains[unit, j] for j, unit in enumerate(order))
