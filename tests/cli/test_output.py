@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from backplay import progress
-from backplay.cli.output import draw, folder, print_json, whole
+from backplay.cli.output import colours, folder, print_json, whole
 from backplay.progress import Progress
 
 
@@ -52,12 +52,12 @@ def test_colours():
     """Red for, blue against, white for nothing; the scale is the same on both sides."""
     heat = torch.zeros(2, 4, 4)
     heat[:, 0, 0], heat[0, 1, 1], heat[1, 2, 2] = 1.0, -2.0, 1.0
-    picture = draw(heat).astype(int)
+    picture = colours(heat).astype(int)
     assert picture.shape == (4, 4, 3) and (picture[3, 3] == 247).all()
     assert tuple(picture[0, 0]) == (103, 0, 31) and tuple(picture[1, 1]) == (5, 48, 97)
     assert tuple(picture[2, 2]) == (214, 96, 77), "half of the largest"
-    assert (draw(torch.zeros(3, 4, 4)) == 247).all()
-    assert draw(torch.full((1, 4, 4), float("nan"))).dtype == np.uint8
+    assert (colours(torch.zeros(3, 4, 4)) == 247).all()
+    assert colours(torch.full((1, 4, 4), float("nan"))).dtype == np.uint8
 
 
 @pytest.mark.parametrize("seconds, terminal, told", [(0.3, True, True), (0.0, True, False), (0.3, False, False)])

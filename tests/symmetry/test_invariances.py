@@ -9,7 +9,7 @@ import torch
 import backplay as bp
 from attention_blocks import drawn
 from backplay.symmetry.channels import read_channels
-from backplay.symmetry.families import Forest, Leaf
+from backplay.symmetry.orbits import Forest, Leaf
 from backplay.symmetry.pairing import _shortest_paths, assign
 from closeness import assert_near
 from networks import lively, photo
@@ -128,8 +128,8 @@ def test_heads_by_hand(fused):
     assert (bp.hellinger(a, b, invariant="permutation").distance < 1e-6).all()
 
 
-def families(network, x):
-    """Sizes of the families of a network: a number for channels, nested lists for cells."""
+def orbits(network, x):
+    """Sizes of the orbits of a network: a number for channels, nested lists for cells."""
     found = read_channels(network, network.check({0: x}))
 
     def sizes(members):
@@ -137,7 +137,7 @@ def families(network, x):
             return len(members)
         return [len(members), *(sizes(inner) for inner in members[0].inner)]
 
-    return [sizes(members) for members in Forest(found.ledger, found.signatures()).families()]
+    return [sizes(members) for members in Forest(found.ledger, found.signatures()).orbits()]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def families(network, x):
 def test_what_may_move(name, expected):
     """S33: input, output and tokens never; everything else that makes no difference does."""
     _, x, network = make(name)
-    assert families(network, x) == expected
+    assert orbits(network, x) == expected
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -168,10 +168,11 @@ def test_heads_that_differ_stay(fused):
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     masked = Transformer(fused, mask=True).double().eval()
     network = bp.capture(masked, x)
-    assert families(network, x) == [6, 3, 3, 3, 3, 8]
+    assert orbits(network, x) == [6, 3, 3, 3, 3, 8]
     assert torch.allclose(bp.transforms.permute_neurons(network, x, seed=1)(x), masked(x))
 
 
+@pytest.mark.slow
 def test_never_larger():
     """H_perm is at most H for every sample, and a sample's does not depend on its neighbours."""
     x = torch.randn(6, 5, dtype=torch.float64)

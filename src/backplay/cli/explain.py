@@ -105,7 +105,7 @@ def _value(accepts: Keyword, text: str) -> Any:
 
 def run(options: argparse.Namespace) -> int:
     params = {k.removeprefix(_PARAMETER): v for k, v in vars(options).items() if k.startswith(_PARAMETER)}
-    complete = check(options.method, params)  # before anything that takes long
+    complete = all_parameters(options.method, params)  # before anything that takes long
     for path in options.images:
         photographs.read(path)
     out = check_folder(options.out)  # made only once there is a map to write
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
             x = loaded.photograph(path)[None]
             if network is None or tuple(network.input.shape[1:]) != tuple(x.shape[1:]):
                 network = bp.capture(loaded.model, x)
-            heat, report = explain(network, x, target, options.method, params)
+            heat, report = explain_image(network, x, target, options.method, params)
             found.append({"image": str(path), **report, "class": loaded.class_name(report["target"])})
             found[-1] |= _write(heat[0], folder(out) / name)
     if options.json:
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if unsound else 0
 
 
-def check(method: str, params: dict[str, Any]) -> dict[str, Any]:
+def all_parameters(method: str, params: dict[str, Any]) -> dict[str, Any]:
     """All parameters, defaults too, so that a record of them outlives a change of the defaults.
 
     Refuses a method that lacks its library, parameters out of their range, and those that exclude each other.
@@ -164,7 +164,7 @@ def _target(text: str, loaded: models.Loaded) -> int:
     return found[0]
 
 
-def explain(
+def explain_image(
     network: bp.Network, x: Tensor, target: int | None, method: str, params: dict[str, Any]
 ) -> tuple[Tensor, dict[str, Any]]:
     """The map of one image (1, 3, H, W), and what is known of it; the games report their health."""

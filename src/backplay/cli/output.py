@@ -68,7 +68,7 @@ _STOPS = np.linspace(-1, 1, 5)
 _COLOURS = np.array([(5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31)], dtype=float)
 
 
-def draw(heat: Tensor) -> np.ndarray:
+def colours(heat: Tensor) -> np.ndarray:
     """(H, W, 3) uint8 of a map (C, H, W): channels summed, darkest at the 99.5 % quantile of the absolute values."""
     values = np.nan_to_num(heat.detach().double().sum(0).numpy())
     reach = float(np.quantile(np.abs(values), 0.995)) or float(np.abs(values).max()) or 1.0
@@ -78,4 +78,4 @@ def draw(heat: Tensor) -> np.ndarray:
 
 def png(heat: Tensor, path: object) -> None:
     """Write the picture of a map (C, H, W), whatever the path ends with."""
-    pillow().fromarray(draw(heat)).save(path, format="PNG")
+    pillow().fromarray(colours(heat)).save(path, format="PNG")

@@ -44,13 +44,13 @@ def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
 
 
 @method("sg", title="SG", family="gradient", reference=PAPER, params=StoppingModes.accepts(), grid=_stopping_grid())
-def stopping(subject: Subject, **modes: Any) -> list[Tensor]:
+def stopping_game(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Stopping Game: its discounted visits are the gradient (thm:gradient)."""
     return maps_of(subject, StoppingGame(subject.network, **modes))
 
 
 @method("rg", title="RG", family="relevance", reference=PAPER, params=RoutingModes.accepts(), grid=_routing_grid())
-def routing(subject: Subject, **modes: Any) -> list[Tensor]:
+def routing_game(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Routing Game: at τ = 1 the αβ-LRP family (thm:ab-recovery)."""
     return maps_of(subject, RoutingGame(subject.network, **modes))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from backplay.errors import ModelError, suggestion
+from backplay.models.checkpoints import RANDOM, Weights, drawn, fit, read_weights
 from backplay.models.loaded import Loaded
-from backplay.models.weights import RANDOM, Weights, drawn, fit, read
 from backplay.photographs import Preprocess
 
 NETWORKS = ("vgg", "resnet", "vit")
@@ -32,6 +32,6 @@ def load(name: str, weights: Weights = None) -> Loaded:
         model, source = drawn(lambda: zoo.build(network)), "random weights"
     else:
         model, source = zoo.build(network), Path(weights).name
-        fit(model, read(weights), weights, f"zoo:{name}")
+        fit(model, read_weights(weights), weights, f"zoo:{name}")
     preprocess = Preprocess((SIZE, SIZE), (MEAN,) * 3, (SPREAD,) * 3)
     return Loaded(model.eval(), preprocess, tuple(zoo.CLASSES), (SIZE, SIZE), f"zoo:{name} ({source})")

@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from backplay.errors import MissingFileError, ModelError, suggestion
+from backplay.models.checkpoints import RANDOM, Weights, drawn, fit, read_weights
 from backplay.models.loaded import Loaded
-from backplay.models.weights import RANDOM, Weights, drawn, fit, read
 from backplay.photographs import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 SETTINGS = ("mean", "std", "size", "classes")
@@ -39,7 +39,7 @@ def load(name: str, weights: Weights = None) -> Loaded:
 
     model = drawn(build) if weights == RANDOM else build()
     if weights is not None and weights != RANDOM:
-        fit(model, read(weights), weights, name)
+        fit(model, read_weights(weights), weights, name)
     preprocess, classes = _settings(name, made[0][1] if isinstance(made[0], tuple) else {})
     source = Path(weights).name if weights is not None and weights != RANDOM else "as the factory made it"
     return Loaded(model.eval(), preprocess, classes, preprocess.size, f"{name} ({source})")

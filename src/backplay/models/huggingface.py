@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from backplay.errors import BackplayError, MissingFileError, ModelError, WeightsError
+from backplay.models.checkpoints import RANDOM, Weights, drawn, read_weights, refuse_misfit
 from backplay.models.loaded import Loaded, library
-from backplay.models.weights import RANDOM, Weights, drawn, read, refuse_misfit
 from backplay.photographs import pillow
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _model(transformers: Any, folder: Path, config: Any, weights: Weights) -> tu
     else:
         path, source = Path(weights), Path(weights).name
         kind = type(auto.from_config(config, trust_remote_code=False))
-        model, found = kind.from_pretrained(None, **options, state_dict=read(path))
+        model, found = kind.from_pretrained(None, **options, state_dict=read_weights(path))
     # transformers draws what is missing and goes on; a map of a half-random network would tell nothing
     shapes = [f"{k} {tuple(given)} for {tuple(own)}" for k, given, own in sorted(found["mismatched_keys"])]
     refuse_misfit(path, type(model).__name__, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), shapes)

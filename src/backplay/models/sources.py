@@ -9,8 +9,8 @@ from pathlib import Path
 
 from backplay.errors import MissingLibraryError, ModelError, suggestion
 from backplay.models import bundled, factory, huggingface, timm, torchvision
+from backplay.models.checkpoints import Weights
 from backplay.models.loaded import Loaded
-from backplay.models.weights import Weights
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from backplay.errors import ModelError, WeightsError, suggestion
+from backplay.models.checkpoints import RANDOM, Weights, drawn, fit, in_hub, no_local, read_weights
 from backplay.models.loaded import Loaded, library
-from backplay.models.weights import RANDOM, Weights, drawn, fit, in_hub, no_local, read
 
 
 def names() -> list[str]:
@@ -65,7 +65,7 @@ def _cached(name: str, config: dict[str, Any]) -> Path:
 
 
 def _fitted(timm: Any, name: str, model: nn.Module, path: Path) -> Any:
-    state = read(path)
+    state = read_weights(path)
     try:
         fit(model, state, path, f"timm:{name}")
         return model

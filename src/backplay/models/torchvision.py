@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from torch import nn
 
 from backplay.errors import ModelError, suggestion
+from backplay.models.checkpoints import RANDOM, Weights, drawn, fit, in_hub, no_local, read_weights
 from backplay.models.loaded import Loaded, library
-from backplay.models.weights import RANDOM, Weights, drawn, fit, in_hub, no_local, read
 
 
 def names() -> list[str]:
@@ -35,7 +35,7 @@ def load(name: str, weights: Weights = None) -> Loaded:
     if path is None:
         model = drawn(lambda: models.get_model(name, weights=None, **settings))
     else:
-        state = read(path)
+        state = read_weights(path)
         model = models.get_model(name, weights=None, **settings)
         _drop_auxiliary(model, state)
         fit(model, state, path, f"torchvision:{name}")

@@ -1,6 +1,6 @@
-"""Which channels of a network may change places: neurons and the parameters that speak of them (S33, S34).
+"""Which channels of a network may change places: neurons, and the axes of parameters that move with them (S33, S34).
 
-Labels run through the network beside its values: every element is told which channel it belongs to. Channels that a sum
+Labels run through the network beside its values: each element carries the number of its channel. Channels that a sum
 or a product of queries and keys joins are tied; those that a grouped convolution, a norm or a head treats as one set
 keep together. What the labels cannot follow is held in place.
 """
@@ -112,7 +112,7 @@ class Channels:
                 assert node.winner is not None
                 return below[0].flatten()[node.winner(self.values[node.inputs[0]])]
             case Oracle():
-                return self._told(node, below)
+                return self._softmax(node, below)
             case _:
                 return self._moved(node, below)
 
@@ -127,7 +127,7 @@ class Channels:
     # ---------------------------------------------------------------- affine nodes
 
     def _affine(self, node: Affine) -> Tensor:
-        """New channels for the outputs; places for the rows and columns of its parameters."""
+        """New channels for the outputs; the rows and columns of its parameters are axes that move."""
         shape, labels, geometry = self.values[node].shape, self._labels[node.operand], node.map
         convolves = isinstance(geometry, Convolution)
         groups = geometry.groups if convolves else 1
@@ -148,9 +148,9 @@ class Channels:
             columns = self._grouped(rows, columns, groups)
         for ref in sources:
             flat = self.values[ref].ndim == 1
-            self._place(ref, 0 if flat else int(turned[ref]), rows, node, makes=True)
+            self._add_axis(self._names[ref], 0 if flat else int(turned[ref]), rows, node, makes=True)
             if not flat:
-                self._place(ref, 1 - int(turned[ref]), columns, node, makes=False)
+                self._add_axis(self._names[ref], 1 - int(turned[ref]), columns, node, makes=False)
         return rows.view([-1 if d == axis % len(shape) else 1 for d in range(len(shape))]).expand(shape)
 
     def _turned(self, node: Affine, tensor: Tensor) -> bool:
@@ -178,10 +178,7 @@ class Channels:
         self.ledger.keep_together(keys, torch.cat([parts, rows.view(groups, -1)], 1), fixed)
         return parts.repeat_interleave(len(rows) // groups, 0)
 
-    def _place(self, ref: Ref, axis: int, labels: Tensor, node: Node, makes: bool) -> None:
-        self._put(self._names[ref], axis, labels, node, makes)
-
-    def _put(self, name: str, axis: int, labels: Tensor, node: Node, makes: bool) -> None:
+    def _add_axis(self, name: str, axis: int, labels: Tensor, node: Node, makes: bool) -> None:
         for known in self.axes:
             if (known.parameter, known.number) == (name, axis):  # a reused module: both uses read one parameter
                 self.ledger.tie(known.labels, labels)
@@ -191,7 +188,7 @@ class Channels:
     # ---------------------------------------------------------------- elementwise nodes and wires
 
     def _elementwise(self, node: Node, labels: Tensor) -> Tensor:
-        """Constants along the channels get places; those that are no parameters hold the channels."""
+        """Parameters along the channels move with them; constants that are no parameters hold them in place."""
         for ref in refs(node.args):
             value = self.values.get(ref)
             if not isinstance(value, Tensor) or value.numel() == 1 or not value.is_floating_point():
@@ -204,22 +201,23 @@ class Channels:
             except RuntimeError:
                 self.ledger.hold(labels)
                 continue
-            self._speaks(node, None if origin is None else origin.parameter, entries, labels)
+            self._follow(node, None if origin is None else origin.parameter, entries, labels)
         return labels
 
     def _numbered(self, value: Tensor) -> Tensor:
         """Entries that are equal count as one: a constant that is the same for all channels tells none apart."""
         return torch.unique(value, return_inverse=True)[1] + 1
 
-    def _speaks(self, node: Node, parameter: str | None, entries: Tensor, labels: Tensor) -> None:
-        """Entries of a constant stand beside labels: its axis follows the channels, or they stay.
+    def _follow(self, node: Node, parameter: str | None, entries: Tensor, labels: Tensor) -> None:
+        """A constant acts on labelled elements: an axis of its parameter moves with the channels, or they stay.
 
-        `entries` numbers what each element is acted on by (0: nothing), shaped like `labels`.
+        `entries`, shaped like `labels`, says which entry of the constant acts on each element, by number from 1; 0 is
+        none. `parameter` is where the constant comes from, None if it is computed.
         """
-        beside = (entries > 0) & (labels > 0)
-        if not bool(beside.any()):
+        met = (entries > 0) & (labels > 0)
+        if not bool(met.any()):
             return
-        entry, label = entries[beside], labels[beside]
+        entry, label = entries[met], labels[met]
         if parameter is None:  # harmless if it is the same for all channels
             axis = line(labels)
             if axis is None or not bool((entries == entries.narrow(axis[0], 0, 1)).all()):
@@ -232,7 +230,7 @@ class Channels:
         if found is None or not torch.equal(table[entry], label):
             self.ledger.hold(label)
         else:
-            self._put(parameter, found[0], found[1], node, makes=False)
+            self._add_axis(parameter, found[0], found[1], node, makes=False)
 
     def _moved(self, node: Any, below: list[Tensor]) -> Tensor:
         """Labels move with the elements; constants beside them take the label of their row."""
@@ -255,7 +253,7 @@ class Channels:
             entries = self._numbered(self.values[ref]) if origin is None else origin.entries
             scope = Overlay(silent | {ref: entries.double()}, self.values)
             entries = torch.where(filled, 0, node.run(scope)).long()
-            self._speaks(node, None if origin is None else origin.parameter, entries, labels)
+            self._follow(node, None if origin is None else origin.parameter, entries, labels)
         return labels
 
     def _is_floating(self, ref: Ref) -> bool:
@@ -282,11 +280,11 @@ class Channels:
             return self._none(keys.shape)
         marks = self.ledger.new(int(keys.amax()) + 1).to(labels.device)
         reads = [labels[node.map.adjoint((keys == k).double(), weight, labels.shape) > 0] for k in range(len(marks))]
-        self._beside(marks.repeat_interleave(torch.tensor([len(r) for r in reads])), torch.cat(reads))
+        self._bundle(marks.repeat_interleave(torch.tensor([len(r) for r in reads])), torch.cat(reads))
         self.ledger.bind(labels)
         return marks[keys]
 
-    def _beside(self, marks: Tensor, labels: Tensor) -> None:
+    def _bundle(self, marks: Tensor, labels: Tensor) -> None:
         """Channels keep together with the mark that stands for their set."""
         marks, labels = torch.broadcast_tensors(marks, labels)
         keys, labels = marks[marks > 0], labels[marks > 0]
@@ -300,12 +298,12 @@ class Channels:
             self.ledger.keep_together(_distinct(node.average(_noise(labels))), labels)
         for other in node.inputs:
             if other is not node.operand and other in self._labels:  # a statistic, spelled out
-                self._beside(self._labels[other], labels)
+                self._bundle(self._labels[other], labels)
         return self._elementwise(node, labels)
 
     # ---------------------------------------------------------------- queries, keys, values
 
-    def _told(self, node: Oracle, below: list[Tensor]) -> Tensor:
+    def _softmax(self, node: Oracle, below: list[Tensor]) -> Tensor:
         """A softmax over tokens changes no label."""
         shape = self.values[node].shape
         if node.operator == "softmax" and len(below) == 1 and isinstance(node.args[1], int):
@@ -330,7 +328,7 @@ class Channels:
         if not bool(heads.any()) or len(heads) == 1:
             return self._none(shape)
         marks = self.ledger.new(len(heads)).to(left.device)
-        self._beside(marks[:, None], heads)
+        self._bundle(marks[:, None], heads)
         same = (features.sort(-1)[0].unsqueeze(-2) == heads).all(-1)  # (shared axes, heads)
         return equation.spread(marks[same.long().argmax(-1)], shape)
 
@@ -343,7 +341,7 @@ class Channels:
             if pair is None:
                 self._stop([marks, labels], self.values[node].shape)
             elif bool(pair[0].any()):
-                self._beside(*pair)
+                self._bundle(*pair)
             else:  # nothing is known of the heads: they stay, each with its values
                 head = pair[1].amin(1, keepdim=True)
                 self.ledger.keep_together(head, pair[1], fixed=head.flatten().tolist())
@@ -363,7 +361,7 @@ class Channels:
             mask, origin = self.values.get(ref), self._origins.of(ref)
             if isinstance(mask, Tensor) and mask.ndim > 2:
                 entries = self._numbered(mask.double()) if origin is None else origin.entries
-                self._speaks(node, None if origin is None else origin.parameter, entries.expand(shape), marks)
+                self._follow(node, None if origin is None else origin.parameter, entries.expand(shape), marks)
         if len({*node.inputs}) > len({node.args[0], node.args[1], node.args[2], node.operand}):
             self.ledger.hold(marks)  # a mask that depends on the input
         return marks

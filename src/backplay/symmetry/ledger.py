@@ -1,4 +1,4 @@
-"""Channels by number, and what is known of them: who makes them, which are one, which stay, which keep together."""
+"""Channels by number, and what is known of them: their layer, which are tied, which stay, which keep together."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _pairs(left: Tensor, right: Tensor) -> list[tuple[int, int]]:
 
 
 def present(labels: Tensor) -> list[int]:
-    """The channels that labels speak of."""
+    """The channels that appear among labels, in order."""
     return (torch.unique(labels[labels > 0]) - 1).tolist()
 
 

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.symmetry.channels import Channels
-from backplay.symmetry.families import Leaf, Member, channels_in
 from backplay.symmetry.ledger import Axis, present
+from backplay.symmetry.orbits import Leaf, Member, channels_in
 from backplay.symmetry.pairing import Gains, pair
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-Families = Sequence[Sequence[Member]]
+Orbits = Sequence[Sequence[Member]]
 
 
-def by_mass(a: Play, b: Play, channels: Channels, families: Families) -> Tensor:
+def by_mass(a: Play, b: Play, channels: Channels, orbits: Orbits) -> Tensor:
     """Channels that the two walks, each on its own, visit alike: `Σ √(p_A p_B)` over states, both players.
 
     Equal laws have equal marginals, so that this finds any renamed copy whose channels carry different mass.
@@ -31,7 +31,7 @@ def by_mass(a: Play, b: Play, channels: Channels, families: Families) -> Tensor:
     source = torch.arange(len(channels.ledger))
     nodes = list(zip(a.network.nodes, b.network.nodes, strict=True))
     masses = [(channels.labels(twin), _players(a, node), _players(b, twin)) for node, twin in nodes]
-    for members in families:
+    for members in orbits:
         gains = Gains(members)
         for leaves, table in zip(gains.kinds, gains.tables, strict=True):
             for role in range(len(leaves[0].channels)):
@@ -69,8 +69,8 @@ class ByWeights:
     Weights count as the Stopping Game's walk weighs them, `±√(|W_ij| / γ_j)`: products of rows are overlaps.
     """
 
-    def __init__(self, a: Play, b: Play, channels: Channels, families: Families) -> None:
-        self.channels, self.families = channels, families
+    def __init__(self, a: Play, b: Play, channels: Channels, orbits: Orbits) -> None:
+        self.channels, self.orbits = channels, orbits
         self.a, self.b = _roots(a, channels), _roots(b, channels)
         self._axes: dict[int, list[Axis]] = {}  # of each channel: the axes of parameters that it stands on
         for axis in channels.axes:
@@ -78,12 +78,12 @@ class ByWeights:
                 self._axes.setdefault(c, []).append(axis)
 
     def renaming(self) -> Tensor:
-        """Within a family of heads or groups some layers read others: what reads only settled channels comes first."""
+        """Within an orbit of heads or groups some layers read others: what reads only settled channels comes first."""
         source = torch.arange(len(self.channels.ledger))
         settled = torch.ones(len(source), dtype=torch.bool)
-        for members in self.families:
+        for members in self.orbits:
             settled[channels_in(members)] = False
-        for members in self.families:
+        for members in self.orbits:
             own = torch.tensor(channels_in(members))
             while not bool(settled[own].all()):
                 known = [x for x in self.channels.axes if x.makes and self._reads_only(x, settled)]
@@ -99,7 +99,7 @@ class ByWeights:
         return all(bool(settled[present(x.labels)].all()) for x in others)
 
     def _solve(self, members: Sequence[Member], axes: Sequence[Axis], source: Tensor) -> None:
-        """The best order of one family by what stands on some axes: written into `source`."""
+        """The best order of one orbit by what stands on some axes: written into `source`."""
         inverse = torch.empty_like(source)
         inverse[source] = torch.arange(len(source))
         gains = Gains(members)

@@ -1,28 +1,27 @@
 """`H_perm`: the distance up to a renaming of hidden channels, sample by sample (sec:model-distance-invariances, S33).
 
-With all other families fixed, BC is a sum over the pairs of one family: what of the overlap arrives at a pair, times
-the overlap that is still to come from it. So the best renaming of a family is a linear assignment. Where a walk crosses
-a family several times, as it does a residual stream, the sum is over single crossings, the others as they are: linear
+With all other orbits fixed, BC is a sum over the pairs of one orbit: what of the overlap arrives at a pair, times
+the overlap that is still to come from it. So the best renaming of an orbit is a linear assignment. Where a walk crosses
+an orbit several times, as it does a residual stream, the sum is over single crossings, the others as they are: linear
 to first order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import WALK, Kernel, Measure
+from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Network, Node
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Input
 from backplay.symmetry.channels import Channels, read_channels
-from backplay.symmetry.families import Forest, Member, channels_in, turned, turns
-from backplay.symmetry.matching import ByWeights, Families, by_mass
+from backplay.symmetry.matching import ByWeights, Orbits, by_mass
+from backplay.symmetry.orbits import Forest, Member, channels_in, turned, turns
 from backplay.symmetry.pairing import Gains, pair
 from backplay.symmetry.transforms import permuted, shuffle
 from backplay.trajectory.hellinger import INVARIANT, Hellinger
@@ -35,9 +34,8 @@ from backplay.values.shared import Shared
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-SWEEPS = 10  # of assignments over all families, at most, from one start
-STARTS = 2  # random ones, beside the channels as they are, as weights match and as masses match
-TURNS = 64  # pairs of a family that needs more of them stay as they started: each turn costs a forward pass
+SWEEPS = 10  # of assignments over all orbits, at most, from one start
+TURNS = 64  # an orbit that needs more of them stays as it started: each turn costs a forward pass and more
 NOTHING = 1e-14  # more overlap than 1 − NOTHING is all of it
 
 
@@ -47,8 +45,8 @@ def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
         play.check_unchanged("rename its channels")
     with torch.inference_mode(False), torch.no_grad():
         channels = read_channels(b.network, b.inputs)
-        families = Forest(channels.ledger, channels.signatures()).families()
-        found = [_nearest(_sample(a, k), _sample(b, k), channels, families) for k in range(len(a.value))]
+        orbits = Forest(channels.ledger, channels.signatures()).orbits()
+        found = [Search(_sample(a, k), _sample(b, k), channels, orbits).closest() for k in range(len(a.value))]
     return Hellinger(a, b, conditioning, found)
 
 
@@ -62,19 +60,6 @@ def _sample(play: Play, k: int) -> Play:
     return type(play)(play.game, play.network, one, play.aim.part(part).given)
 
 
-def _nearest(a: Play, b: Play, channels: Channels, families: Families) -> TwoPlays:
-    """A with the renaming of B that overlaps most."""
-    search = Search(a, b, channels, families)
-    best = search.look(torch.arange(len(channels.ledger)))
-    for start in search.starts() if families else ():
-        if best.bc > 1 - NOTHING:
-            break
-        found = search.improved(start)
-        best = found if found.bc > best.bc else best
-    identity = torch.equal(best.source, torch.arange(len(best.source)))
-    return TwoPlays(a, b if identity else b.on(search.network(best.source)))
-
-
 @dataclass(frozen=True)
 class Look:
     """The overlap of A and B renamed by `source`: in all, what arrives at each state, what is still to come there."""
@@ -85,61 +70,58 @@ class Look:
     coming: dict[Node, Mass]
 
 
-@dataclass
 class Renamed:
-    """B with channels renamed: as much of a play as the overlap with A needs."""
+    """B with channels renamed: as much of a play as the overlap with A needs. Its kernels are made when asked for."""
 
-    b: Play
-    network: Network
-
-    @property
-    def value(self) -> Tensor:
-        return self.b.value
-
-    def root(self, measure: Measure = WALK) -> Tensor:
-        return self.b.root(measure)
-
-    @cached_property
-    def _values(self) -> Any:
-        return self.b.game.values(Shared(self.network, self.b.inputs, self.network.weights()))
-
-    @cached_property
-    def _kernels(self) -> dict[Node, Kernel]:
-        return {}
+    def __init__(self, b: Play, network: Network) -> None:
+        self.game, self.network, self.value, self.root = b.game, network, b.value, b.root
+        self._values = b.game.values(Shared(network, b.inputs, network.weights()))
+        self._kernels: dict[Node, Kernel] = {}
 
     def kernel(self, node: Node) -> Kernel:
         if node not in self._kernels:
-            self._kernels[node] = self.b.game.kernel(node, self._values)
+            self._kernels[node] = self.game.kernel(node, self._values)
         return self._kernels[node]
 
 
 class Search:
     """Renamings of B with more and more overlap, on one sample. Nodes are A's."""
 
-    def __init__(self, a: Play, b: Play, channels: Channels, families: Families) -> None:
-        self.a, self.b, self.channels, self.families = a, b, channels, families
+    def __init__(self, a: Play, b: Play, channels: Channels, orbits: Orbits) -> None:
+        self.a, self.b, self.channels, self.orbits = a, b, channels, orbits
         self._best: dict[tuple[tuple[int, ...], int], Tensor] = {}  # for starts that come to the same renaming
         pairs = zip(a.network.nodes, b.network.nodes, strict=True)
         self.labels = {node: found for node, twin in pairs if (found := channels.labels(twin)) is not None}
 
-    def starts(self) -> Iterator[Tensor]:
-        """Renamings to start from: likely ones, then random ones."""
-        yield by_mass(self.a, self.b, self.channels, self.families)
-        yield ByWeights(self.a, self.b, self.channels, self.families).renaming()
-        yield torch.arange(len(self.channels.ledger))
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(STARTS):
-            source = torch.arange(len(self.channels.ledger))
-            for members in self.families:
-                shuffle(source, members, members, generator)
-            yield source
+    def closest(self) -> TwoPlays:
+        """A with the renaming of B that overlaps most, of those that were found."""
+        best = self.look(torch.arange(len(self.channels.ledger)))
+        if best.bc <= 1 - NOTHING and self.orbits:
+            for start in self.starts():
+                found = self.improved(start)
+                best = found if found.bc > best.bc else best
+                if best.bc > 1 - NOTHING:
+                    break
+        kept = torch.equal(best.source, torch.arange(len(best.source)))
+        return TwoPlays(self.a, self.b if kept else self.b.on(self.network(best.source)))
+
+    def starts(self) -> list[Tensor]:
+        """Renamings to start from, the best first: likely ones and a random one, of large networks the best alone."""
+        own, generator = torch.arange(len(self.channels.ledger)), torch.Generator().manual_seed(0)
+        drawn = own.clone()
+        for members in self.orbits:
+            shuffle(drawn, members, members, generator)
+        weighed = ByWeights(self.a, self.b, self.channels, self.orbits).renaming()
+        starts = [by_mass(self.a, self.b, self.channels, self.orbits), weighed, own, drawn]
+        starts.sort(key=lambda source: -self.look(source).bc)
+        return starts if sum(turns(members) for members in self.orbits) <= TURNS else starts[:1]
 
     def improved(self, start: Tensor) -> Look:
-        """The best order of one family after the other, until none of them adds to the overlap."""
+        """The best order of one orbit after the other, until none of them adds to the overlap."""
         here = self.look(start)
         for _ in range(SWEEPS):
             before = here.bc
-            for k, members in enumerate(self.families):
+            for k, members in enumerate(self.orbits):
                 if turns(members) <= TURNS and here.bc <= 1 - NOTHING:
                     there = self._assigned(here, k)
                     here = there if there.bc > here.bc else here
@@ -147,9 +129,9 @@ class Search:
                 break
         return here
 
-    def _assigned(self, here: Look, family: int) -> Look:
-        """One family in its best order, all others given."""
-        members, key = self.families[family], (tuple(here.source.tolist()), family)
+    def _assigned(self, here: Look, orbit: int) -> Look:
+        """One orbit in its best order, all others given."""
+        members, key = self.orbits[orbit], (tuple(here.source.tolist()), orbit)
         if key not in self._best:
             source = here.source.clone()
             for left, right in pair(members, members, self._gains(here, members))[1]:
@@ -183,7 +165,7 @@ class Search:
         return Look(source, float(sum(arrived, overlap.losses.total())), overlap.masses, coming)
 
     def _gains(self, here: Look, members: Sequence[Member]) -> Gains:
-        """What each pair of a family would carry: all pairs in as many renamings as the family has turns."""
+        """What each pair of an orbit would carry: all pairs in as many renamings as the orbit has turns."""
         gains = Gains(members)
         own = torch.zeros(len(here.source) + 1, dtype=torch.bool)
         own[torch.tensor(channels_in(members)) + 1] = True
@@ -198,9 +180,9 @@ class Search:
         return gains
 
     def _carried(self, here: Look, plays: TwoPlays, inside: dict[Node, Tensor]) -> Tensor:
-        """(labels,) overlap of the walks that cross a family once as `plays` pairs it, and else as they are `here`.
+        """(labels,) overlap of the walks that cross an orbit once as `plays` pairs it, and else as they are `here`.
 
-        `inside` says which states of a node belong to the family.
+        `inside` says which states of a node belong to the orbit.
         """
         coming = self._coming(here, plays, inside)
         carried = torch.zeros(len(here.source) + 1, dtype=torch.float64)
@@ -224,7 +206,7 @@ class Search:
         return carried
 
     def _coming(self, here: Look, plays: TwoPlays, inside: dict[Node, Tensor]) -> dict[Node, Mass]:
-        """The overlap to come: inside the family as `plays` pairs it, as it is `here` once the walk has left it."""
+        """The overlap to come: inside the orbit as `plays` pairs it, as it is `here` once the walk has left it."""
         coming = dict(here.coming)
         for node in self.a.network.nodes:
             if node in inside and node in coming:

@@ -1,4 +1,4 @@
-"""Which channels of B become which of A's: the best assignment of a family, given what each pair is worth."""
+"""Which channels of B become which of A's: the best assignment of an orbit, given what each pair is worth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backplay.symmetry.families import Branch, Leaf, Member, leaf_kinds
+from backplay.symmetry.orbits import Branch, Leaf, Member, leaf_kinds
 
 Pairs = list[tuple[Leaf, Leaf]]  # (a leaf of A's, the leaf of B's that takes its place)
 

@@ -15,8 +15,8 @@ from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
 from backplay.network.nodes import Affine
 from backplay.symmetry.channels import Channels, read_channels
-from backplay.symmetry.families import Branch, Forest, Leaf, Member
 from backplay.symmetry.ledger import Axis, matching, present, renamed
+from backplay.symmetry.orbits import Branch, Forest, Leaf, Member
 
 Factors = Mapping[str, float | Tensor]
 Permutations = Mapping[str, Tensor]
@@ -37,7 +37,7 @@ def permute_neurons(model: Model, x: Inputs, permutations: Permutations | None =
     source = torch.arange(len(channels.ledger))
     if permutations is None:
         generator = torch.Generator().manual_seed(seed)
-        for members in forest.families():
+        for members in forest.orbits():
             shuffle(source, members, members, generator)
     elif permutations:
         _follow(source, forest, {n: _wanted(n, channels.of(n), order) for n, order in permutations.items()})

@@ -125,7 +125,7 @@ def _waves(side: int, width: int) -> Tensor:
     return 0.5 * torch.cat([torch.zeros(1, width), plane.flatten(0, 1)])[None]
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -145,7 +145,7 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = SelfAttention(width, heads)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -175,11 +175,11 @@ BUILDERS: dict[str, Callable[[], Classifier]] = {"vgg": vgg, "resnet": resnet, "
 
 def build(name: str) -> Classifier:
     """The network `name` ("vgg", "resnet" or "vit") with weights drawn at random, in training mode."""
-    check(name)
+    check_name(name)
     return BUILDERS[name]()
 
 
-def check(name: str) -> None:
+def check_name(name: str) -> None:
     if not isinstance(name, str) or name not in BUILDERS:
         raise ModelError(f"network {name!r} is unknown; give one of {', '.join(map(repr, BUILDERS))}.")
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from backplay.errors import KeywordError
 from backplay.keywords import SEED
-from backplay.zoo.networks import Classifier, build, check, fold, vgg
+from backplay.zoo.networks import Classifier, build, check_name, fold, vgg
 from backplay.zoo.scenes import Batch, images
 from backplay.zoo.shapes import CLASSES
 
@@ -54,7 +54,7 @@ def train(
     That holds to rounding: another processor, torch or number of threads (1 here) adds in another order, and training
     carries small differences on. `steps` overrides the recipe. torch's own random numbers are left as they were.
     """
-    check(name)
+    check_name(name)
     seed = SEED.check("seed", seed)
     if steps is not None and not (isinstance(steps, int) and steps >= 1):
         raise KeywordError(f"steps must be a whole number from 1 up, or None for the recipe's; got {steps!r}.")

@@ -25,7 +25,7 @@ _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 4
 
 
-def read(path: str | Path) -> dict[str, Tensor]:
+def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The state dict in a file of safetensors or of `torch.save`, on the CPU; pickled code is refused, never run.
 
     A state dict may lie under `state_dict`, `model_state_dict` or `model`, as training scripts write it.

@@ -1,7 +1,7 @@
-"""What may change places with what: units of tied channels, cells of units that keep together, families of equals.
+"""What may change places with what: units of tied channels, cells of units that keep together, orbits.
 
-A head is a cell: its features change places within it, and heads change places as wholes. So do the groups of a
-convolution. Cells may lie in cells.
+An orbit is a list of units, or of cells, any of which may take the place of any other. A head is a cell: its features
+change places within it, and heads change places as wholes. So do the groups of a convolution. Cells may lie in cells.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from backplay.symmetry.ledger import Ledger
 
 @dataclass
 class Leaf:
-    """Tied channels, in the order of their roles."""
+    """A unit: channels that move as one, say a feature of queries and its twin of keys. One number for each role."""
 
     channels: tuple[int, ...]
 
 
 @dataclass
 class Branch:
-    """A cell that moves as a whole: lists of equals, which stand in the same order in every cell of its family."""
+    """A cell that moves as a whole; `inner` are the orbits within it, in the same order in every cell of its orbit."""
 
     inner: list[list[Member]]
 
@@ -31,7 +31,9 @@ Member = Leaf | Branch
 
 
 @dataclass
-class _Cell:
+class _Nest:
+    """A cell while it is found out what lies in it; units and cells are numbers."""
+
     units: list[int] = field(default_factory=list[int])
     cells: list[int] = field(default_factory=list[int])
     within: set[int] = field(default_factory=set[int])  # coarser cells
@@ -39,19 +41,19 @@ class _Cell:
 
 
 class Forest:
-    """Units and cells of a ledger, and the families that they form."""
+    """Units and cells of a ledger, and the orbits that they form."""
 
     def __init__(self, ledger: Ledger, signatures: Sequence[int]) -> None:
-        self.units: dict[int, list[int]] = defaultdict(list)
+        self.units: dict[int, list[int]] = defaultdict(list)  # channels by the first of those that they are tied to
         for channel in range(len(ledger)):
             self.units[ledger.find(channel)].append(channel)
-        self.held = {ledger.find(c) for c in ledger.held}
+        self.held = {ledger.find(c) for c in ledger.held}  # units that stay where they are
         self._kinds: dict[Hashable, int] = {}
         self._kind_of: dict[int, int] = {}
         for unit, channels in self.units.items():
             channels.sort(key=lambda c: (ledger.maker[c], signatures[c], c))
             self._kind_of[unit] = self._kind(tuple((ledger.maker[c], signatures[c]) for c in channels))
-        self._cells: list[_Cell] = []
+        self._cells: list[_Nest] = []
         self._arrange(ledger)
 
     def _kind(self, key: Hashable) -> int:
@@ -94,7 +96,7 @@ class Forest:
         found: dict[int, dict[int, int]] = defaultdict(dict)
         for b, bundle in enumerate(ledger.bundles):
             for cell in bundle:
-                self._cells.append(_Cell(fixed=cell.fixed))
+                self._cells.append(_Nest(fixed=cell.fixed))
                 here = len(self._cells) - 1
                 for unit in {ledger.find(c) for c in cell.channels}:
                     other = found[unit].setdefault(b, here)
@@ -181,14 +183,14 @@ class Forest:
                     raise ValueError("what keeps together is torn apart")
         return found
 
-    # ---------------------------------------------------------------- families
+    # ---------------------------------------------------------------- orbits
 
-    def families(self) -> list[list[Member]]:
+    def orbits(self) -> list[list[Member]]:
         """Lists of members that may change places, those of early layers first."""
-        found = self._families(self._free, self._loose)
+        found = self._orbits(self._free, self._loose)
         return sorted(found, key=lambda members: min(channels_in(members)))
 
-    def _families(self, units: Sequence[int], cells: Sequence[int]) -> list[list[Member]]:
+    def _orbits(self, units: Sequence[int], cells: Sequence[int]) -> list[list[Member]]:
         found: list[list[Member]] = []
         for same in _by(self._kind_of.__getitem__, [u for u in units if u not in self.held]):
             found.append([Leaf(tuple(self.units[u])) for u in same])
@@ -196,10 +198,10 @@ class Forest:
             if len(same) > 1:
                 found.append([self._branch(c) for c in same])
             else:
-                found += self._families(self._cells[same[0]].units, self._cells[same[0]].cells)
+                found += self._orbits(self._cells[same[0]].units, self._cells[same[0]].cells)
         for c in cells:
             if not self._movable(c):
-                found += self._families(self._cells[c].units, self._cells[c].cells)
+                found += self._orbits(self._cells[c].units, self._cells[c].cells)
         return [members for members in found if len(members) > 1]
 
     def _movable(self, cell: int) -> bool:
@@ -229,7 +231,7 @@ def _by(key: Callable[[int], int], items: Sequence[int]) -> list[list[int]]:
 
 
 def channels_in(members: Sequence[Member]) -> list[int]:
-    """All channels of a family."""
+    """All channels of an orbit."""
     found: list[int] = []
     for member in members:
         below = [member.channels] if isinstance(member, Leaf) else [channels_in(inner) for inner in member.inner]
@@ -238,7 +240,7 @@ def channels_in(members: Sequence[Member]) -> list[int]:
 
 
 def leaf_kinds(members: Sequence[Member]) -> list[list[Leaf]]:
-    """The leaves of a family, kind by kind: leaves in the same place of cells that are equals are of one kind."""
+    """The leaves of an orbit, kind by kind: leaves in the same place of cells that are equals are of one kind."""
     if isinstance(members[0], Leaf):
         return [[m for m in members if isinstance(m, Leaf)]]
     cells = [m for m in members if isinstance(m, Branch)]
@@ -247,7 +249,7 @@ def leaf_kinds(members: Sequence[Member]) -> list[list[Leaf]]:
 
 
 def turns(members: Sequence[Member]) -> int:
-    """How many turns of a family pair each of its leaves with each of the same kind."""
+    """How many turns of an orbit pair each of its leaves with each of the same kind."""
     first = members[0]
     return len(members) * (1 if isinstance(first, Leaf) else max(turns(inner) for inner in first.inner))
 

@@ -1,0 +1,145 @@
+"""The rooms of the package: an arrow of the import graph never points back, and no name means two things."""
+
+import ast
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "backplay"
+
+# From the bottom to the top: a room imports rooms above its own line here, and those beside it only as RELATED says.
+LEVELS = (
+    ("errors",),
+    ("entry", "keywords", "inputs", "progress"),  # what everyone may use
+    ("network",),
+    ("values",),
+    ("kernels",),
+    ("trajectory",),
+    ("games",),
+    ("symmetry",),
+    # around the core
+    ("methods", "interop", "photographs"),
+    ("text", "view", "zoo"),
+    ("models",),
+    ("bench", "sanity"),
+    ("app", "cli", "__main__"),
+)
+CORE = {room for level in LEVELS[:8] for room in level}
+RELATED = {("bench", "sanity"), ("cli", "app"), ("__main__", "cli")}
+TYPES = {("trajectory", "games")}  # a pass knows a `Play` by its type alone
+
+# Arrows that still point back: (module, what it imports). Take out what is no longer there.
+REMAINING = {
+    ("values.decomposition", "kernels.prepared"),
+    ("trajectory.comparable", "games.play"),
+}
+# what files of one kind define by agreement: a command, a source of models
+AGREED = {"cli": {"add", "run", "describe"}, "models": {"load", "names"}, "zoo": {"load"}}
+# Names that still mean two things: take out what no longer does.
+SHARED = {"Pair", "Rule", "at", "between", "choose", "mixing", "read"}
+
+
+def modules():
+    """Every module by its name without the package's: `games.play`, "" for the package itself."""
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts).removesuffix("__init__").removesuffix("."), path
+
+
+@cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def room(module):
+    return module.split(".")[0]
+
+
+def for_types_alone(tree):
+    """The nodes under `if TYPE_CHECKING`."""
+    checks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    return {child for check in checks for child in ast.walk(check)}
+
+
+def imported(node):
+    """The modules of the package that a statement imports; the package itself is ""."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are written in full"
+        names = []
+        for alias in node.names:
+            inside = ROOT.joinpath(*f"{node.module}.{alias.name}".split(".")[1:])
+            is_module = inside.is_dir() or inside.with_suffix(".py").exists()
+            names.append(f"{node.module}.{alias.name}" if is_module else node.module)
+    else:
+        return []
+    return [n.removeprefix("backplay").removeprefix(".") for n in names if n.split(".")[0] == "backplay"]
+
+
+def arrows():
+    """(module, what it imports, whether for types alone), lazy imports too."""
+    for module, path in modules():
+        tree = parsed(path)
+        typed = for_types_alone(tree)
+        for node in ast.walk(tree):
+            for target in imported(node):
+                yield module, target, node in typed
+
+
+def level(name):
+    found = [k for k, rooms in enumerate(LEVELS) if name in rooms]
+    assert found, f"the room {name!r} has no place: add it to LEVELS and to the table in CONTRIBUTING"
+    return found[0]
+
+
+def points_back(module, target, typed):
+    here, there = room(module), room(target)
+    if here == there or module == "" or (here, there) in RELATED:
+        return False
+    if target == "":  # the whole package, as users import it
+        return here in CORE
+    if typed and (here, there) in TYPES:
+        return False
+    return level(there) >= level(here)
+
+
+def test_no_arrow_points_back():
+    found = {(module, target) for module, target, typed in arrows() if points_back(module, target, typed)}
+    assert not found - REMAINING, "\n".join(f"{m} imports {t}" for m, t in sorted(found - REMAINING))
+    assert not REMAINING - found, f"no longer there, take out of REMAINING: {sorted(REMAINING - found)}"
+
+
+def test_what_counts_as_back():
+    """The check itself."""
+    assert points_back("kernels.kernel", "games.play", False) and points_back("network.graph", "values.forward", True)
+    assert points_back("games.play", "", False) and points_back("zoo.scenes", "view.maps", False)
+    assert not points_back("games.play", "trajectory.passes", False) and not points_back("cli.demo", "", False)
+    assert points_back("trajectory.passes", "games.play", False)
+    assert not points_back("trajectory.passes", "games.play", True)
+
+
+@pytest.mark.parametrize("outer", ["matplotlib", "PIL", "torchvision", "transformers", "safetensors", "scipy"])
+def test_the_core_needs_torch_and_numpy_alone(outer):
+    """Other libraries are imported where they are used, by a function that says what is missing."""
+    for module, path in modules():
+        if room(module) in CORE:
+            for node in parsed(path).body:
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                assert all(name.split(".")[0] != outer for name in names), f"{module} imports {outer}"
+
+
+def test_no_name_means_two_things():
+    """Classes, private ones too, and public functions have one home each."""
+    homes = defaultdict(list)
+    for module, path in modules():
+        for node in parsed(path).body:
+            public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+            if (public or isinstance(node, ast.ClassDef)) and node.name not in AGREED.get(room(module), ()):
+                homes[node.name.lstrip("_")].append(module)
+    twice = {name: found for name, found in homes.items() if len(found) > 1}
+    assert not twice.keys() - SHARED, {name: twice[name] for name in twice.keys() - SHARED}
+    assert not SHARED - twice.keys(), f"no longer shared, take out of SHARED: {SHARED - twice.keys()}"
