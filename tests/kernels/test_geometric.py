@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import backplay as bp
+from alike import alike
 from backplay.kernels.kernel import WALK
 from backplay.kernels.tags import pull_tagged, rows
 from backplay.trajectory.overlap import Meeting
@@ -14,9 +15,10 @@ from mixed import GAMES, Mixed, perturbed
 def meetings(game, options):
     model = Mixed().double().eval()
     x, y = torch.randn(2, 3, 3, dtype=torch.float64), torch.randn(2, 3, 3, dtype=torch.float64)
-    play = game(model, **options).play(x, [0, 1])
-    yield Meeting(play, game(perturbed(model), **options).play(y, [0, 1]))
-    yield Meeting(play, game(model, **options).play(y, [0, 2]))
+    network = alike(model, x)
+    play = game(network, **options).play(x, [0, 1])
+    yield Meeting(play, game(network.on(perturbed(model)), **options).play(y, [0, 1]))
+    yield Meeting(play, game(network, **options).play(y, [0, 2]))
 
 
 @pytest.mark.parametrize("game, options", GAMES)
