@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import backplay as bp
+from alike import alike
 from backplay.kernels.kernel import WALK
 from backplay.trajectory.overlap import TwoPlays
 from closeness import assert_near
@@ -13,9 +14,10 @@ from mixed import GAMES, Mixed, perturbed
 def pairs_of_plays(game, options):
     model = Mixed().double().eval()
     x, y = torch.randn(2, 3, 3, dtype=torch.float64), torch.randn(2, 3, 3, dtype=torch.float64)
-    play = game(model, **options).play(x, [0, 1])
-    yield TwoPlays(play, game(perturbed(model), **options).play(y, [0, 1]))
-    yield TwoPlays(play, game(model, **options).play(y, [0, 2]))
+    network = alike(model, x)
+    play = game(network, **options).play(x, [0, 1])
+    yield TwoPlays(play, game(network.on(perturbed(model)), **options).play(y, [0, 1]))
+    yield TwoPlays(play, game(network, **options).play(y, [0, 2]))
 
 
 @pytest.mark.parametrize("game, options", GAMES)

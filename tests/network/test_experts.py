@@ -73,12 +73,13 @@ def test_router_is_told(router):
         x = torch.randn(batch, 4, 6, dtype=F64)
         leaf = x.clone().requires_grad_()
         (expected,) = torch.autograd.grad(twin(leaf)[:, 2].sum(), leaf)
-        assert_near(bp.StoppingGame(model).attribute(x, 2), expected)
-        for game in (bp.StoppingGame(model), bp.RoutingGame(model, epsilon=0.01)):
+        network = bp.capture(model, x)
+        assert_near(bp.StoppingGame(network).attribute(x, 2), expected)
+        for game in (bp.StoppingGame(network), bp.RoutingGame(network, epsilon=0.01)):
             play = game.play(x, 2)
             assert play.health().mass_error < 1e-12
             assert (play.sample(500, seed=1).check() > 1e-4).all()
-    one, two = (bp.RoutingGame(model).play(torch.randn(1, 4, 6, dtype=F64), 2) for _ in range(2))
+    one, two = (bp.RoutingGame(network).play(torch.randn(1, 4, 6, dtype=F64), 2) for _ in range(2))
     found = bp.hellinger(one, two)
     assert 0 < float(found.distance) <= 1
     assert_near(found.bc_forward(), found.bc)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import backplay as bp
 from against import Between, check_all, check_walk, inputs, mix_rule
+from alike import alike
 from closeness import assert_near
 
 ROW = torch.arange(1, 5, dtype=torch.float64)
@@ -66,7 +67,7 @@ def test_twins(name, game):
     twin = Between(spelled, (3, 4))
     twin.load_state_dict(model.state_dict())
     x = inputs()
-    found, play = game(model), game(twin).play(x, [0, 1, 2])
+    found, play = game(alike(model, x)), game(alike(twin, x)).play(x, [0, 1, 2])
     assert_near(found.play(x, [0, 1, 2]).attribution(), play.attribution())
     assert found.play(x[:1], 0).health().ok
     check_walk(found)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from alike import alike
 from backplay import RoutingGame, StoppingGame, bounds, hellinger
 
 
@@ -35,7 +36,7 @@ def test_bounds_hold_on_average():
     for _ in range(6):
         for game, found in ordinary.items():
             options = {} if game is StoppingGame else {"epsilon": 0.0}
-            a, b = (game(m, **options).play(x, 0) for m in (fresh(), fresh()))
+            a, b = (game(alike(m, x), **options).play(x, 0) for m in (fresh(), fresh()))
             h = hellinger(a, b)
             found.append(float(h.bc - h.cemetery_overlap))
             if game is RoutingGame:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import backplay as bp
+from alike import alike
 from closeness import assert_near
 from mixed import GAMES
 from sampled import CASES, Picture, routing_law
@@ -15,7 +16,8 @@ from sampled import CASES, Picture, routing_law
 @pytest.mark.parametrize("model, shape", CASES)
 def test_frequencies(model, shape, game, options):
     """χ² at every node, and the ends; p-values of one fixed seed."""
-    play = game(model().double().eval(), **options).play(torch.randn(shape, dtype=torch.float64), 1)
+    model, x = model().double().eval(), torch.randn(shape, dtype=torch.float64)
+    play = game(alike(model, x), **options).play(x, 1)
     drawn = play.sample(4000, seed=1)
     assert set(drawn.states) <= {n.name for n in play.visited()}
     for name in drawn.states:
@@ -68,7 +70,7 @@ def test_routing_overlap_by_monte_carlo(epsilon, tau):
     torch.manual_seed(3)
     models = [nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double().eval() for _ in range(2)]
     x = torch.randn(1, 4, dtype=torch.float64)
-    a, b = (bp.RoutingGame(m, epsilon=epsilon, tau=tau).play(x, 0) for m in models)
+    a, b = (bp.RoutingGame(alike(m, x), epsilon=epsilon, tau=tau).play(x, 0) for m in models)
     drawn, h = a.sample(40_000, seed=2), bp.hellinger(a, b)
     own, other = (routing_law(m, x, drawn, epsilon, tau) for m in models)
     assert (own > 0).all()  # what is drawn is possible

@@ -107,7 +107,10 @@ HUB = {
     "phi": Architecture(hub("Phi", "CausalLM", **SMALL, **TEXT), words()),
     "gemma": Architecture(hub("Gemma", "CausalLM", **GROUPED, head_dim=4), words(), relative=FLOAT32),
     "gemma2": Architecture(
-        hub("Gemma2", "CausalLM", **GROUPED, head_dim=4, sliding_window=3), words(), relative=FLOAT32
+        hub("Gemma2", "CausalLM", **GROUPED, head_dim=4, sliding_window=3),
+        words(),
+        relative=FLOAT32,
+        slow=True,
     ),
     "qwen2": Architecture(hub("Qwen2", **GROUPED), words(), relative=FLOAT32),
     "qwen3": Architecture(hub("Qwen3", "CausalLM", **GROUPED, head_dim=4), words(), relative=FLOAT32),
@@ -125,6 +128,7 @@ HUB = {
         hub("Mixtral", "CausalLM", **GROUPED, **BATCHED, num_local_experts=4, num_experts_per_tok=2),
         words(),
         relative=FLOAT32,
+        slow=True,
     ),
     "qwen2 moe": Architecture(
         hub(
@@ -139,6 +143,7 @@ HUB = {
         ),
         words(),
         relative=FLOAT32,
+        slow=True,
     ),
     "deepseek v3": Architecture(
         hub(
@@ -210,7 +215,7 @@ HUB = {
         pixels(),
     ),
     "videomae": Architecture(hub("VideoMAE", "VideoClassification", **VISION, num_frames=4, tubelet_size=2), frames),
-    "timesformer": Architecture(hub("Timesformer", "VideoClassification", **VISION, num_frames=4), frames),
+    "timesformer": Architecture(hub("Timesformer", "VideoClassification", **VISION, num_frames=4), frames, slow=True),
     "vivit": Architecture(hub("Vivit", "VideoClassification", **VISION, num_frames=4, tubelet_size=[2, 8, 8]), frames),
     "wav2vec2": Architecture(
         hub(

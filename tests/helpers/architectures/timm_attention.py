@@ -80,6 +80,7 @@ ATTENTION = {
         ),
         images(64),
         relative=FLOAT32,
+        slow=True,
     ),
     "efficientvit msra": Architecture(
         timm_class(
@@ -129,7 +130,7 @@ ATTENTION = {
         images(32),
         slow=True,
     ),
-    "caformer": Architecture(caformer, images(64)),
+    "caformer": Architecture(caformer, images(64), slow=True),
     "edgenext": Architecture(
         timm_class(
             "edgenext",
@@ -203,6 +204,7 @@ ATTENTION = {
             num_heads=(2, 2),
         ),
         images(32),
+        slow=True,
     ),
     "pit": Architecture(
         timm_class(
@@ -236,6 +238,7 @@ ATTENTION = {
             wss=(4, 4),
         ),
         images(32),
+        slow=True,
     ),
     "pvt": Architecture(
         timm_class(
@@ -261,6 +264,7 @@ ATTENTION = {
             drop_path_rate=0.0,
         ),
         images(32),
+        slow=True,
     ),
     "volo": Architecture(
         timm_class(
@@ -276,6 +280,7 @@ ATTENTION = {
             outlook_attention=(True, False),
         ),
         images(32),
+        slow=True,
     ),
     "tnt": Architecture(
         timm_class(

@@ -144,7 +144,7 @@ CONVOLUTION = {
         images(32),
     ),
     "nfnet": Architecture(nfnet, images(32)),
-    "regnet": Architecture(regnet_z, images(32)),
+    "regnet": Architecture(regnet_z, images(32), slow=True),
     "rexnet": Architecture(
         timm_class("rexnet", "RexNet", width_mult=0.2, depth_mult=0.4, initial_chs=16, final_chs=40, ch_div=4),
         images(32),
