@@ -16,6 +16,7 @@ from backplay.kernels.tags import pull_tagged
 from backplay.network import Node
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Input
+from backplay.pictured import Pictured
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.comparison import Comparison, Ends
 from backplay.trajectory.overlap import Meeting, Surviving, prefixes
@@ -29,7 +30,7 @@ KINDS = ("trajectory", "marginal", "fraction")
 
 
 @entries
-class Hellinger(Comparison):
+class Hellinger(Pictured, Comparison):
     """The trajectory laws of two plays compared; one number for each pair of samples, always float64.
 
     With `conditioning="post-hoc"` the law given survival comes from one pass and a normalisation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from backplay.kernels.kernel import WALK_DIFFERENCE
 from backplay.network import Node
 from backplay.network.layout import PLAIN
 from backplay.network.nodes import Input
+from backplay.pictured import Pictured
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -25,7 +26,7 @@ INPUT = 0  # how a trajectory ends: at an input element, in † (CEMETERY) or in
 
 @entries
 @dataclass
-class Trajectories:
+class Trajectories(Pictured):
     """`n` trajectories for each sample of a play. Tensors are (B, n).
 
     `states[name]` is the element of that node that each trajectory visits, as an index into the sample's flattened
@@ -79,15 +80,6 @@ class Trajectories:
             if exact:
                 return exact[0]
             raise
-
-    def plot(self, sample: int = 0, paths: int = 40, ax: Any = None) -> Any:
-        """Paths of one sample over its image, and the share of trajectories alive at every node; returns the figure.
-
-        `ax` are two axes to draw on, one for each.
-        """
-        from backplay.trajectory.plots import plot_trajectories
-
-        return plot_trajectories(self, sample, paths, ax)
 
 
 def sample(play: Play, n: int, seed: int) -> Trajectories:

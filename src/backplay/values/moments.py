@@ -16,6 +16,7 @@ from backplay.network import Node
 from backplay.network.elementwise import replay
 from backplay.network.linear import Averaging
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.pictured import Pictured
 from backplay.values.forward import Values
 from backplay.values.gates import reach
 from backplay.values.normal import density, normal_cdf
@@ -35,7 +36,7 @@ class Moment:
         return f"Moment(mean, variance {tensor_words(self.mean)})"
 
 
-class Moments(Mapping[Any, Moment]):
+class Moments(Pictured, Mapping[Any, Moment]):
     """Variances filtered through the whole graph.
 
     `mean="real"`: gates see a Gaussian around the real pre-activation, as the games do. `mean="filtered"`: the textbook

@@ -10,11 +10,16 @@ try:
 except ImportError as error:
     raise MissingLibraryError("pictures need matplotlib: pip install 'backplay[view]'.") from error
 
+from backplay.view.certificate import certificate
+from backplay.view.distance import distance
 from backplay.view.flow import flow
+from backplay.view.game import game
 from backplay.view.grid import grid
 from backplay.view.heatmap import heatmap
+from backplay.view.moments import moments
 from backplay.view.players import players
+from backplay.view.plot import plot
 from backplay.view.sweep import sweep
 from backplay.view.walks import walks
 
-__all__ = ["flow", "grid", "heatmap", "players", "sweep", "walks"]
+__all__ = ["certificate", "distance", "flow", "game", "grid", "heatmap", "moments", "players", "plot", "sweep", "walks"]

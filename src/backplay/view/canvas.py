@@ -194,7 +194,7 @@ class Tiles:
 
     def titles(self, row: int, names: Mapping[int, str], lines: int = 2) -> None:
         """Titles over the panels of a row, by column: letters of one size, small enough for the longest of them."""
-        room = self.panel + 0.5 * self.gap
+        room = self.panel + min(0.5 * self.gap, 0.04)
         size = min(fitted(name, room, self.size, lines)[1] for name in names.values())
         for column, name in names.items():
             x = self.x(column) + self.panel / 2

@@ -121,10 +121,11 @@ def number(value: float, power: int = 0) -> str:
 def share(value: float) -> str:
     """A share of walks in per cent: never rounded to all or to nothing."""
     if value <= 0:
-        return "0 %"
+        return "0\u00a0%"
     if value >= 1:
-        return "100 %"
+        return "100\u00a0%"
     if value > 0.9995:
-        return "> 99.9 %"
+        return "> 99.9\u00a0%"
     percent = 100 * value
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %" if percent >= 0.1 else f"{number(percent)} %"
+    digits = 0 if 10 <= percent < 99.5 else 1
+    return f"{percent:.{digits}f}\u00a0%" if percent >= 0.1 else f"{number(percent)}\u00a0%"

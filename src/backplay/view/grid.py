@@ -128,7 +128,7 @@ def shade(axes: Axes, mask: NDArray[np.bool_] | None, plane: Plane) -> None:
     """A light shadow on all that is not in the mask: a line would hide what a map shows at an object's edge."""
     if mask is not None and mask.any():
         veil = np.zeros((*mask.shape, 4))
-        veil[..., 3] = np.where(mask, 0.0, 0.13)
+        veil[..., 3] = np.where(mask, 0.0, 0.07)
         axes.imshow(veil, extent=extent_of(plane), interpolation="nearest")
 
 

@@ -130,7 +130,7 @@ def _words(point: Any) -> str:
     """`τ = 0.5, λ = −1` for a key of `bp.sweep`; any other key as it is."""
     if not _is_point(point):
         return str(point)
-    return ", ".join(f"{_SYMBOLS.get(name, name)} = {_value(value)}" for name, value in point)
+    return ", ".join(f"{_SYMBOLS.get(name, name)}\u00a0=\u00a0{_value(value)}" for name, value in point)
 
 
 def _value(value: Any) -> str:
