@@ -114,8 +114,13 @@ def number(value: float, power: int = 0) -> str:
     if f"{abs(mantissa):.1f}" == "10.0":
         exponent, mantissa = exponent + 1, mantissa / 10
     if -3 <= exponent < 4:
-        return f"{value * 10**power:.{max(0, 1 - exponent)}f}".replace("-", "−")
-    return f"{mantissa:.1f}e{exponent}".replace("-", "−")
+        return _plain(f"{value * 10**power:.{max(0, 1 - exponent)}f}")
+    return f"{_plain(f'{mantissa:.1f}')}e{exponent}".replace("-", "−")
+
+
+def _plain(digits: str) -> str:
+    """Without zeros that say nothing, with a minus sign that is one."""
+    return (digits.rstrip("0").rstrip(".") if "." in digits else digits).replace("-", "−")
 
 
 def share(value: float) -> str:

@@ -109,8 +109,8 @@ class Board:
         self.radius = min(0.17, max(0.07, 0.9 / most)) * (size / 7)
         self.step = 2 * self.radius + 2.2 * self.line
         self.top = 2.4 * self.line
-        self.height = self.top + most * self.step + 1.2 * self.line
-        self.left = self.radius + 0.08 + max(breadth(text, size * 0.9) for text in self._inputs().values())
+        self.height = self.top + most * self.step + 1.9 * self.line
+        self.left = self.radius + 0.13 + max(breadth(text, size * 0.9) for text in self._inputs().values())
         self.right = self.radius + 0.1 + breadth("value 00", size * 0.9) / 2
 
     def _inputs(self) -> dict[Unit, str]:
@@ -130,7 +130,7 @@ class Board:
         columns = len(self.found.columns)
         across = (self.width - self.left - self.right) / max(1, columns - 1)
         count = self.found.columns[unit.column].size
-        middle = self.top + (self.height - self.top - 1.2 * self.line) / 2
+        middle = self.top + (self.height - self.top - 1.9 * self.line) / 2
         return self.left + unit.column * across, middle + (unit.index - (count - 1) / 2) * self.step
 
     def draw(self, axes: Axes) -> None:
@@ -154,6 +154,9 @@ class Board:
             name = fitted(column.name, (self.width - self.left) / len(found.columns), self.size, 2)[0]
             axes.text(self.place(Unit(k, 0))[0], 0.06, name, fontsize=self.size, ha="center", va="top", color="0.35")
 
+        told, small = fitted("upper half: turn of +, lower half: turn of −, grey: stops", self.width - 0.1, self.size * 0.85, 1)
+        axes.text(self.width / 2, self.height - 0.04, told, fontsize=small, ha="center", va="bottom", color="0.35")
+
     def _draw_moves(self, axes: Axes, labels: Labels) -> None:
         drawn: list[tuple[float, str, Point, Point, int]] = []
         for move in self.found.moves:
@@ -167,7 +170,7 @@ class Board:
                         start, end = self._edge(move.source, before, -1), self._edge(move.target, after, 1)
                         drawn.append((mass, fraction(chance), start, end, before))
         for mass, told, start, end, player in sorted(drawn, key=lambda d: -d[0]):
-            arrow(axes, start, end, _COLOURS[player], 0.5 + 4.0 * mass * self.size / 7, self.radius)
+            arrow(axes, start, end, _COLOURS[player], 0.5 + 3.0 * mass * self.size / 7, self.radius)
         for _, told, start, end, player in sorted(drawn, key=lambda d: -d[0]):
             labels.on_line(told, start, end, _COLOURS[player])
 
@@ -184,7 +187,7 @@ def draw_unit(axes: Axes, found: States, unit: Unit, at: Point, radius: float, o
         colour, alpha = _COLOURS[player], 0.12 + 0.88 * mass**0.5 if mass else 0.0
         if only:
             alpha = 0.85 if player == only else 0.0
-        if found.going_on[unit] == 0 and (mass or only == player):
+        if found.going_on[unit] == 0 and (only == player if only else mass):
             colour, alpha = _STOPPED, 1.0
         face = Wedge(at, radius, 360 - angles[1], 360 - angles[0], facecolor=colour, alpha=alpha, edgecolor="none", zorder=3)
         axes.add_patch(face)
@@ -194,7 +197,7 @@ def draw_unit(axes: Axes, found: States, unit: Unit, at: Point, radius: float, o
 
 def arrow(axes: Axes, start: Point, end: Point, colour: str, width: float, radius: float, **options: Any) -> None:
     """A line with a small head."""
-    style = f"-|>,head_length={2.2 + 0.5 * width},head_width={1.0 + 0.45 * width}"
+    style = f"-|>,head_length={2.4 + 0.3 * width},head_width={1.0 + 0.35 * width}"
     patch = FancyArrowPatch(
         start, end, arrowstyle=style, color=colour, lw=width, shrinkA=0, shrinkB=0, mutation_scale=1,
         alpha=options.pop("alpha", 0.75), zorder=options.pop("zorder", 2), capstyle="butt", joinstyle="miter", **options,

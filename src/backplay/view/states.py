@@ -51,7 +51,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        return self.node.name if self.gate is None else f"{self.node.name}, {self.gate.name}"
+        return self.node.name if self.gate is None else f"{self.node.name} → {self.gate.name}"
 
     @property
     def output(self) -> Node:

@@ -44,10 +44,15 @@ class Subgame:
         rows: list[tuple[Move, int, int]] = []
         for stream in PLAYERS:
             for move in self.moves:
-                linked = weight is None or (weight[move.target.index] * stream > 0)
-                if (move.kept if stream > 0 else move.switched) > 0 or (self.routing and linked and weight is not None):
+                linked = weight is not None and self._sign(move.target, weight) == stream
+                if (move.kept if stream > 0 else move.switched) > 0 or (self.routing and linked):
                     rows.append((move, stream, self.player * stream))
         return rows
+
+    def _sign(self, unit: Unit, weight: list[float]) -> float:
+        """Of a predecessor's contribution, or of its weight where it contributes nothing."""
+        value = self.found.value(unit) or 1.0
+        return math.copysign(1, weight[unit.index] * value) if weight[unit.index] else 0.0
 
     def draw(self, axes: Axes) -> None:
         focus = self.width - self.radius - 0.1, self.top + (self.height - self.top - 2.4 * self.line) / 2
@@ -68,7 +73,7 @@ class Subgame:
         draw_unit(axes, self.found, self.centre, focus, self.radius, only=self.player)
         self._draw_stop(axes, focus)
         column = self.found.columns[self.centre.column]
-        title = f"unit {self.centre.index} of {column.name}, turn of {'+' if self.player > 0 else '−'}"
+        title = f"unit {self.centre.index} of “{column.node.name}”, turn of {'+' if self.player > 0 else '−'}"
         shown, small = fitted(title, self.width - 0.1, self.size, 2)
         axes.text(self.width / 2, 0.06, shown, fontsize=small, ha="center", va="top", color="0.35")
 
@@ -79,7 +84,7 @@ class Subgame:
         arrow(axes, (focus[0], focus[1] + self.radius), (stop[0], stop[1] - 0.6 * self.line), "0.75" if goes else "0.2", 0.7, self.radius, linestyle=":" if goes else "-")
         axes.text(*stop, "stop: †", fontsize=self.size * 0.9, color="0.55" if goes else "black", ha="right" if self.width - stop[0] < 0.3 else "center", va="center")
         value = self.found.value(self.centre)
-        pays = f"log {number(value)}" if self.routing and value > 0 else "−∞" if self.routing else number(self._payoff(self.centre, self.player)[2])
+        pays = _log(max(value, 0.0)) if self.routing else number(self._payoff(self.centre, self.player)[2])
         axes.text(self.width - 0.04, focus[1] - self.radius - 0.04, f"V{_SIGN[self.player]} = {pays}", fontsize=self.size * 0.9, ha="right", va="bottom")
 
     def _draw_transitions(self, axes: Axes, labels: Labels, focus: Point, spots: list[Point]) -> None:
@@ -128,10 +133,11 @@ class Subgame:
     def _told(self, move: Move, stream: int, after: int) -> str:
         """What stands at the left of a state."""
         if self.routing:
-            weight, value = weights(self.found, self.centre), self.found.value(move.target)
-            paid = "" if weight is None else f"log {number(abs(weight[move.target.index]))}"
-            worth = f"log {number(value)}" if value > 0 else "−∞"
-            return f"pays {paid}\nV{_SIGN[after]} = {worth}" if paid else f"V{_SIGN[after]} = {worth}"
+            weight, value = weights(self.found, self.centre), abs(self.found.value(move.target))
+            if weight is not None and isinstance(self.found.columns[move.target.column].node, Input):
+                return f"pays {_log(value * abs(weight[move.target.index]))}"
+            paid = "" if weight is None else f"pays {_log(abs(weight[move.target.index]))}\n"
+            return f"{paid}V{_SIGN[after]} = {_log(value)}"
         plus, minus, value = self._payoff(move.target, after)
         stops = ", stops" if self.found.going_on[move.target] == 0 else ""
         return f"R⁺ = {number(plus)}, R⁻ = {number(minus)}\nV{_SIGN[after]} = {number(value)}{stops}"
@@ -148,3 +154,8 @@ class Subgame:
             own, other = (float(t[self.found.sample].flatten()[unit.index]) * scale for t in (pair.plus, pair.minus))
         plus, minus = (own, other) if player > 0 else (other, own)
         return plus, minus, own - other
+
+
+def _log(value: float) -> str:
+    """`log 7`, `−∞` of nothing."""
+    return f"log {number(value)}" if value > 0 else "−∞"
