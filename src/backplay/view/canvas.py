@@ -24,7 +24,7 @@ SMALLEST = 5.0  # points: letters below this cannot be read
 POINT = 1 / 72  # inches
 
 # what a user has set for other plots must not turn these pictures black or their letters tiny
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "axes.facecolor": "white",
@@ -156,7 +156,7 @@ class Tiles:
         self.panel = room if widest is None else min(room, widest)
         if self.panel < 0.12:
             raise InputError(
-                f"{columns} panels do not fit into {width:g} inches; give a width of {0.4 * columns + left:.1f} or more."
+                f"{columns} panels do not fit into {width:g} inches; give width={0.4 * columns + left:.1f} or more."
             )
         self.heights = [self.panel * ratio for ratio in ratios]
         used = left + right + lead + self.panel * columns + gap * (columns - 1)

@@ -35,5 +35,9 @@ def certificate(found: Any, *, width: float | None = None) -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, max(*counts, 1) * 1.15)
     axes.set_xlabel("states tried", fontsize=size)
-    axes.set_title("\n".join(text for text, _ in lines), fontsize=min(s for _, s in lines), color="black" if found.ok else "#b2182b")
+    axes.set_title(
+        "\n".join(text for text, _ in lines),
+        fontsize=min(s for _, s in lines),
+        color="black" if found.ok else "#b2182b",
+    )
     return figure

@@ -38,9 +38,8 @@ class Scale:
 
     @property
     def palette(self) -> Colormap:
-        found = colormaps[self.name or ("RdBu_r" if self.signed else "Purples")].copy()
-        found.set_bad("0.75")  # NaN
-        return found
+        found = colormaps[self.name or ("RdBu_r" if self.signed else "Purples")]
+        return found.with_extremes(bad="0.75")  # NaN
 
     @property
     def limits(self) -> Normalize:
@@ -54,13 +53,15 @@ class Scale:
     def over(self, axes: Axes, plane: Plane, **options: Any) -> AxesImage:
         """The plane as a veil over what is drawn already: nothing where it is 0, opaque where it is large."""
         depth = np.abs(np.nan_to_num(plane)) / self.reach
-        return self.draw(axes, plane, alpha=np.clip(depth, 0, 1) ** 0.7 * 0.9, **options)
+        return self.draw(axes, plane, alpha=np.clip(depth, 0, 1) ** 0.7 * 0.75, **options)
 
     def bar(self, tiles: Tiles, image: AxesImage, x: float, y: float, width: float) -> Axes:
         """A horizontal bar under the panels with its numbers: both ends and 0, or `±` the end where room is short."""
         axes = tiles.box(x, y, width, bar_height(tiles.size))
         extend = "neither" if not self.clipped else "both" if self.signed else "max"
-        bar = tiles.figure.colorbar(image, cax=axes, orientation="horizontal", extend=extend, extendfrac=_tip(tiles, width))
+        bar = tiles.figure.colorbar(
+            image, cax=axes, orientation="horizontal", extend=extend, extendfrac=_tip(tiles, width)
+        )
         bar.outline.set_linewidth(0.4)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         size, reach = tiles.size * 0.88, number(self.reach, self.power)
         ends = [f"−{reach}", "0", reach] if self.signed else ["0", reach]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -47,7 +46,9 @@ def distance(
     plane = None
     if panels:
         plane = planes(h.map(kind, conditioned), len(h.distance))[sample]
-        plane = plane / h.a.x.shape[1] if kind == "fraction" else plane  # a share: the mean over channels, not their sum
+        plane = (
+            plane / h.a.x.shape[1] if kind == "fraction" else plane
+        )  # a share: the mean over channels, not their sum
         check_proportions(plane, panels[0][1])
     title = f"H = {float(h.distance[sample]):.3f}, given survival {_shown(h.surviving[sample])}"
     return _drawn(panels, plane, names, curve, title, width)
@@ -118,7 +119,14 @@ def _drawn(
     axes.set_ylabel("distance so far", fontsize=size, labelpad=2)
     axes.grid(axis="y", color="0.9", lw=0.5)
     axes.set_axisbelow(True)
-    axes.annotate(number(curve[-1]), (len(curve) - 1, curve[-1]), (-3, 4), textcoords="offset points", ha="right", fontsize=size * 0.9)
+    axes.annotate(
+        number(curve[-1]),
+        (len(curve) - 1, curve[-1]),
+        (-3, 4),
+        textcoords="offset points",
+        ha="right",
+        fontsize=size * 0.9,
+    )
     return tiles.figure
 
 

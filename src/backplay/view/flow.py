@@ -69,8 +69,16 @@ def _drawn(rows: list[tuple[str, float, float, bool]], title: str, width: float 
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("share of walks", fontsize=size, labelpad=2)
     figure.legend(
-        [plus, minus], ["turn of +", "turn of −"], loc="lower center", ncols=2, fontsize=size, frameon=False,
-        handlelength=1.0, borderaxespad=0.2, borderpad=0.1, columnspacing=1.5,
+        [plus[0], minus[0]],
+        ["turn of +", "turn of −"],
+        loc="lower center",
+        ncols=2,
+        fontsize=size,
+        frameon=False,
+        handlelength=1.0,
+        borderaxespad=0.2,
+        borderpad=0.1,
+        columnspacing=1.5,
     )
     figure.text(0.5, 1 - 0.05 / height, heading, fontsize=heading_size, ha="center", va="top", linespacing=1.15)
     return figure

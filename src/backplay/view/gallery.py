@@ -133,14 +133,20 @@ def noise() -> Figure:
             found = [bp.hellinger(clean, game.play(batch.x + s * blur, batch.target)) for s in NOISE]
             label = "SG" if isinstance(game, bp.StoppingGame) else "RG"
             axes.plot(NOISE, [float(h.distance.mean()) for h in found], color=colour, label=f"{label}, H")
-            axes.plot(NOISE, [float(h.surviving.mean()) for h in found], color=colour, ls=":", label=f"{label}, given survival")
+            axes.plot(
+                NOISE,
+                [float(h.surviving.mean()) for h in found],
+                color=colour,
+                ls=":",
+                label=f"{label}, given survival",
+            )
         axes.set(xscale="log", ylim=(0, 1.03))
         axes.set_title(name, fontsize=size)
         axes.set_xlabel("input noise σ", fontsize=size)
         quiet(axes, size * 0.9)
         axes.grid(color="0.92", lw=0.5)
     figure.axes[0].set_ylabel("distance", fontsize=size)
-    figure.axes[-1].legend(fontsize=size * 0.8, frameon=False, loc="lower right")
+    figure.axes[-1].legend(fontsize=size * 0.8, frameon=False, loc="upper left")
     return figure
 
 

@@ -26,9 +26,7 @@ Point = tuple[float, float]
 
 
 @picture
-def game(
-    play: Any, *, sample: int = 0, around: tuple[str, int] | None = None, width: float | None = None
-) -> Figure:
+def game(play: Any, *, sample: int = 0, around: tuple[str, int] | None = None, width: float | None = None) -> Figure:
     """A network of a few units as the board of its game; the walk runs from the output at the right to the input.
 
     A unit is a circle, its upper half the state in the turn of `+`, the lower that of `−`: the more walks come by, the
@@ -146,22 +144,43 @@ class Board:
             if unit in beside:
                 axes.text(x - self.radius - 0.05, y, beside[unit], fontsize=self.size * 0.9, ha="right", va="center")
             else:
-                axes.text(x, y - self.radius - 0.03, number(found.value(unit)), fontsize=self.size * 0.9, ha="center", va="bottom", zorder=6)
+                axes.text(
+                    x,
+                    y - self.radius - 0.03,
+                    number(found.value(unit)),
+                    fontsize=self.size * 0.9,
+                    ha="center",
+                    va="bottom",
+                    zorder=6,
+                )
             if found.ends(unit) > 1e-9:
                 told = f"† {share(found.ends(unit))}"
-                axes.text(x, y + self.radius + 0.02, told, fontsize=self.size * 0.85, color="0.4", ha="center", va="top", zorder=6)
+                axes.text(
+                    x,
+                    y + self.radius + 0.02,
+                    told,
+                    fontsize=self.size * 0.85,
+                    color="0.4",
+                    ha="center",
+                    va="top",
+                    zorder=6,
+                )
         for k, column in enumerate(found.columns):
             name = fitted(column.name, (self.width - self.left) / len(found.columns), self.size, 2)[0]
             axes.text(self.place(Unit(k, 0))[0], 0.06, name, fontsize=self.size, ha="center", va="top", color="0.35")
 
-        told, small = fitted("upper half: turn of +, lower half: turn of −, grey: stops", self.width - 0.1, self.size * 0.85, 1)
+        told, small = fitted(
+            "upper half: turn of +, lower half: turn of −, grey: stops", self.width - 0.1, self.size * 0.85, 1
+        )
         axes.text(self.width / 2, self.height - 0.04, told, fontsize=small, ha="center", va="bottom", color="0.35")
 
     def _draw_moves(self, axes: Axes, labels: Labels) -> None:
         drawn: list[tuple[float, str, Point, Point, int]] = []
         for move in self.found.moves:
             if move.kept or move.switched:
-                axes.plot(*zip(self.place(move.source), self.place(move.target), strict=True), color=_FAINT, lw=0.5, zorder=0)
+                axes.plot(
+                    *zip(self.place(move.source), self.place(move.target), strict=True), color=_FAINT, lw=0.5, zorder=0
+                )
             for before in PLAYERS:
                 for after in PLAYERS:
                     chance = move.chance(before, after)
@@ -169,9 +188,10 @@ class Board:
                     if mass > 1e-9:
                         start, end = self._edge(move.source, before, -1), self._edge(move.target, after, 1)
                         drawn.append((mass, fraction(chance), start, end, before))
-        for mass, told, start, end, player in sorted(drawn, key=lambda d: -d[0]):
+        drawn.sort(key=lambda d: -d[0])
+        for mass, _, start, end, player in drawn:
             arrow(axes, start, end, _COLOURS[player], 0.5 + 3.0 * mass * self.size / 7, self.radius)
-        for _, told, start, end, player in sorted(drawn, key=lambda d: -d[0]):
+        for _, told, start, end, player in drawn:
             labels.on_line(told, start, end, _COLOURS[player])
 
     def _edge(self, unit: Unit, player: int, side: int) -> Point:
@@ -189,7 +209,9 @@ def draw_unit(axes: Axes, found: States, unit: Unit, at: Point, radius: float, o
             alpha = 0.85 if player == only else 0.0
         if found.going_on[unit] == 0 and (only == player if only else mass):
             colour, alpha = _STOPPED, 1.0
-        face = Wedge(at, radius, 360 - angles[1], 360 - angles[0], facecolor=colour, alpha=alpha, edgecolor="none", zorder=3)
+        face = Wedge(
+            at, radius, 360 - angles[1], 360 - angles[0], facecolor=colour, alpha=alpha, edgecolor="none", zorder=3
+        )
         axes.add_patch(face)
     axes.add_patch(Circle(at, radius, facecolor="none", edgecolor="0.25", lw=0.7, zorder=4))
     axes.plot([at[0] - radius, at[0] + radius], [at[1], at[1]], color="0.25", lw=0.5, zorder=4)
@@ -199,8 +221,19 @@ def arrow(axes: Axes, start: Point, end: Point, colour: str, width: float, radiu
     """A line with a small head."""
     style = f"-|>,head_length={2.4 + 0.3 * width},head_width={1.0 + 0.35 * width}"
     patch = FancyArrowPatch(
-        start, end, arrowstyle=style, color=colour, lw=width, shrinkA=0, shrinkB=0, mutation_scale=1,
-        alpha=options.pop("alpha", 0.75), zorder=options.pop("zorder", 2), capstyle="butt", joinstyle="miter", **options,
+        start,
+        end,
+        arrowstyle=style,
+        color=colour,
+        lw=width,
+        shrinkA=0,
+        shrinkB=0,
+        mutation_scale=1,
+        alpha=options.pop("alpha", 0.75),
+        zorder=options.pop("zorder", 2),
+        capstyle="butt",
+        joinstyle="miter",
+        **options,
     )
     axes.add_patch(patch)
 

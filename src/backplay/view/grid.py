@@ -76,8 +76,8 @@ def _columns(maps: Any, shown: Sequence[Shown]) -> dict[str, list[Plane]]:
 def _row_names(count: int, labels: Any, values: Any, play: Any, looks: Looks) -> list[str]:
     """`zebra` and, in a second line, the value that is explained."""
     if play is not None:
-        index = play.target.flatten().tolist() if play.target.dtype.is_floating_point is False else None
-        labels = index if labels is None and index is not None and len(index) == count else labels
+        index = play.aim.index
+        labels = index if labels is None and index is not None and index.numel() == count else labels
         values = play.value if values is None else values
     names = [""] * count if labels is None else _named(labels, looks)
     amounts = [""] * count if values is None else [number(float(v)) for v in _flat("values", values)]
@@ -104,12 +104,14 @@ def _masks(masks: Any, shown: Sequence[Shown]) -> list[NDArray[np.bool_] | None]
     """(H, W) of each image; nothing where there are none."""
     if masks is None:
         return [None] * len(shown)
-    found = [p > 0.5 for p in planes(masks, len(shown), "masks")]
+    found: list[NDArray[np.bool_] | None] = [p > 0.5 for p in planes(masks, len(shown), "masks")]
     if len(found) != len(shown):
         raise InputError(f"masks holds {len(found)} masks for {len(shown)} images.")
     for mask, image in zip(found, shown, strict=True):
-        if mask.shape != image.shape[:2]:
-            raise InputError(f"a mask is {mask.shape[0]} × {mask.shape[1]}, its image {image.shape[0]} × {image.shape[1]}.")
+        if mask is not None and mask.shape != image.shape[:2]:
+            raise InputError(
+                f"a mask is {mask.shape[0]} × {mask.shape[1]}, its image {image.shape[0]} × {image.shape[1]}."
+            )
     return found
 
 

@@ -8,12 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from backplay.errors import InputError
 from backplay.view.canvas import COLUMN, Tiles, check_width, fitted, letters, picture
 from backplay.view.colours import Plane, Scale, bar_room, scale_of
 from backplay.view.images import (
     Shown,
     check_proportions,
     check_sample,
+    count_of,
     extent_of,
     looks_of,
     planes,
@@ -42,9 +44,8 @@ def heatmap(
     >>> bp.view.heatmap(game.attribute(x), x, model=model).savefig("map.svg")
     """
     if image is None and over:
-        raise_missing_image()
-    count = len(image) if getattr(image, "ndim", 0) == 4 else None if image is None else 1
-    found = planes(map, count)
+        raise InputError("over=True draws the map over its image: give the image too, heatmap(map, image, over=True).")
+    found = planes(map, count_of(image))
     check_sample(sample, len(found), "the map")
     plane = found[sample]
     shown = None if image is None else shown_image(image, looks_of(model, mean, std), sample)
@@ -55,7 +56,9 @@ def heatmap(
     size = letters(width)
     heading = fitted(title, width - 0.1, size, 3)
     top = 0.05 + (heading[0].count("\n") + 1) * heading[1] * 1.25 / 72 if title else 0.03
-    tiles = Tiles([plane.shape[0] / plane.shape[1]], panels, width, top=top, bottom=0.05 + bar_room(size), left=0.04, right=0.04)
+    tiles = Tiles(
+        [plane.shape[0] / plane.shape[1]], panels, width, top=top, bottom=0.05 + bar_room(size), left=0.04, right=0.04
+    )
     if title:
         tiles.write(width / 2, 0.03, heading[0], fontsize=heading[1], ha="center", va="top", linespacing=1.15)
     scale = scale_of([plane])
@@ -65,12 +68,6 @@ def heatmap(
     drawn = draw_map(axes, plane, scale, shown, over)
     scale.bar(tiles, drawn, tiles.x(panels - 1), tiles.foot + 0.05, tiles.panel)
     return tiles.figure
-
-
-def raise_missing_image() -> None:
-    from backplay.errors import InputError
-
-    raise InputError("over=True draws the map over its image: give the image too, heatmap(map, image, over=True).")
 
 
 def draw_image(axes: Axes, shown: Shown, fade: float = 0.0) -> None:

@@ -100,11 +100,17 @@ def shown_images(images: Any, looks: Looks) -> list[Shown]:
 
 def shown_image(image: Any, looks: Looks, sample: int) -> Shown:
     """One image: the given one, or that of a sample where it is a batch."""
-    several = len(image) if isinstance(image, (list, tuple)) or (getattr(image, "ndim", 0) == 4) else 0
-    if not several:
+    if not isinstance(image, (list, tuple)) and getattr(image, "ndim", 0) != 4:
         return shown_images(image, looks)[0]
-    check_sample(sample, several, "the batch of images")
+    check_sample(sample, len(image), "the batch of images")
     return shown_images(image[sample], looks)[0]
+
+
+def count_of(image: Any) -> int | None:
+    """How many samples a batch of images holds, None where there is no image."""
+    if image is None:
+        return None
+    return len(image) if isinstance(image, (list, tuple)) or getattr(image, "ndim", 0) == 4 else 1
 
 
 def check_sample(sample: int, count: int, holder: str) -> None:
@@ -117,8 +123,10 @@ def _array(image: Any) -> NDArray[Any]:
     if isinstance(image, Tensor):
         found = image.detach().cpu()
         array = found.numpy() if found.dtype in (torch.uint8, torch.bool) else found.double().numpy()
-    elif isinstance(image, np.ndarray) or hasattr(image, "getbands"):
-        array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+    elif isinstance(image, np.ndarray):
+        array = image
+    elif hasattr(image, "getbands"):  # Pillow
+        array = np.asarray(image.convert("RGB"))
     else:
         raise InputTypeError(f"an image is a tensor, an array or a picture, got {type(image).__name__}.")
     if array.ndim not in (2, 3, 4) or not array.size:
@@ -186,7 +194,7 @@ def planes(maps: Any, count: int | None = None, name: str = "map") -> list[Plane
         return [one for part in maps for one in planes(part, 1, name)]
     array = _numbers_of(maps, name)
     if array.ndim == 3:
-        batch = count == len(array) if count is not None else array.shape[0] not in _CHANNELS
+        batch = count > 1 if count is not None else array.shape[0] not in _CHANNELS
         array = array if batch else array.sum(0)[None]
     elif array.ndim == 4:
         array = array.sum(1)

@@ -26,7 +26,9 @@ def moments(found: Any, *, sample: int = 0, model: Any = None, width: float | No
     >>> bp.view.moments(bp.moments(model, x, 0.1), model=model)
     """
     if not isinstance(found, Moments):
-        raise InputTypeError(f"moments takes what bp.moments(model, x, input_variance) returns; got {type(found).__name__}.")
+        raise InputTypeError(
+            f"moments takes what bp.moments(model, x, input_variance) returns; got {type(found).__name__}."
+        )
     network = found.network
     output = found[network.output]
     rows = network.output.layout.rows(output.mean)
@@ -72,7 +74,9 @@ def _drawn(
     quiet(beneath, size * 0.9)
     where = range(len(order))
     beneath.barh(where, logits[order], color=[PLUS if k == 0 else "0.8" for k in where], height=0.7)
-    beneath.errorbar(logits[order], where, xerr=deviations[order], fmt="none", ecolor="0.2", elinewidth=0.9, capsize=1.8)
+    beneath.errorbar(
+        logits[order], where, xerr=deviations[order], fmt="none", ecolor="0.2", elinewidth=0.9, capsize=1.8
+    )
     beneath.set_yticks(where, [classes[k] for k in order], fontsize=size)
     beneath.invert_yaxis()
     beneath.tick_params(axis="y", length=0)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
@@ -33,7 +35,9 @@ def check_pixels(play: Play, what: str) -> None:
     shapes = [tuple(play.values[n].shape) for n in play.network.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
         told = ", ".join(map(str, shapes))
-        raise InputError(f"{what} draws images, (B, C, H, W); this play's input is {told}. bp.view.flow draws any play.")
+        raise InputError(
+            f"{what} draws images, (B, C, H, W); this play's input is {told}. bp.view.flow draws any play."
+        )
 
 
 def shares(play: Play, node: Node) -> tuple[Tensor, Tensor]:
@@ -44,7 +48,7 @@ def shares(play: Play, node: Node) -> tuple[Tensor, Tensor]:
 
 def arriving(play: Play) -> Tensor:
     """(B,) the share of the walks that arrive at an input."""
-    return sum((sum(shares(play, n)) for n in play.network.inputs), start=play.value.double().cpu() * 0)
+    return torch.stack([part for n in play.network.inputs for part in shares(play, n)]).sum(0)
 
 
 def layers(play: Play, most: int = _ROWS) -> list[tuple[str, Node]]:
@@ -71,14 +75,19 @@ def layers(play: Play, most: int = _ROWS) -> list[tuple[str, Node]]:
 
 
 def described(play: Play, sample: int, looks: Looks) -> str:
-    """`cross, value 9.2, 21 % of walks arrive`."""
-    told = [] if play.aim.index is None else [looks.class_name(int(play.target.flatten(1)[sample, -1])) if play.target.ndim > 1 else looks.class_name(int(play.target[sample]))]
+    """`cross, value 9.2, 21 % of walks arrive`; without a class where weights over the logits are explained."""
+    index = play.aim.index
+    told = (
+        [] if index is None or len(play.aim.shape) > 3 else [looks.class_name(int(index[sample]) % play.aim.shape[-1])]
+    )
     told += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
     return ", ".join(told)
 
 
 @picture
-def summary(play: Play, *, sample: int = 0, model: Any = None, mean: Any = None, std: Any = None, width: float | None = None) -> Figure:
+def summary(
+    play: Play, *, sample: int = 0, model: Any = None, mean: Any = None, std: Any = None, width: float | None = None
+) -> Figure:
     """The map of a play beside its image; of other inputs, bars or a table of elements."""
     check_play(play, "summary")
     check_sample(sample, len(play.value), "the play")
@@ -91,7 +100,9 @@ def summary(play: Play, *, sample: int = 0, model: Any = None, mean: Any = None,
     heat = play.attribution()
     heat = next(iter(heat.values())) if isinstance(heat, dict) else heat[0] if isinstance(heat, tuple) else heat
     if heat.ndim == 4:
-        return heatmap(heat, play.x, sample=sample, title=title, model=model or play.network, mean=mean, std=std, width=width)
+        return heatmap(
+            heat, play.x, sample=sample, title=title, model=model or play.network, mean=mean, std=std, width=width
+        )
     if heat.ndim == 3:
         return heatmap(heat[sample][None, None], title=title, width=width)
     return bars(heat[sample].detach().double().cpu().flatten().numpy(), title, width)
@@ -108,5 +119,5 @@ def bars(values: np.ndarray[Any, Any], title: str, width: float | None) -> Figur
     axes.set_title(title, fontsize=size)
     axes.set_xlabel("element of the input", fontsize=size)
     axes.set_ylabel("relevance", fontsize=size)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure

@@ -12,7 +12,7 @@ from backplay.view.canvas import Tiles, check_width, letters, picture
 from backplay.view.colours import Plane, bar_room, scale_of
 from backplay.view.heatmap import draw_image, draw_map
 from backplay.view.images import check_sample, looks_of, planes, shown_image
-from backplay.view.play import check_play, check_pixels
+from backplay.view.play import check_pixels, check_play
 
 
 @picture
@@ -37,12 +37,23 @@ def players(
     shown = shown_image(play.x if image is None else image, looks_of(model or play.network, mean, std), sample)
     plus, minus = (planes(t, len(play.value))[sample] for t in (found.plus, found.minus))
     (plus, minus), power = _scaled([plus, minus], float(found.log_scale[sample]))
-    (apart,), apart_power = _scaled([planes(found.difference, len(play.value))[sample]], float(found.difference_log_scale[sample]))
+    (apart,), apart_power = _scaled(
+        [planes(found.difference, len(play.value))[sample]], float(found.difference_log_scale[sample])
+    )
     width = check_width(width, 4.4)
     size = letters(width)
     names = ["image", "player +\nΓ₊", "player −\nΓ₋", "difference\nΓ₊ − Γ₋"]
     top = 0.06 + 2 * size * 1.2 / 72
-    tiles = Tiles([plus.shape[0] / plus.shape[1]], 4, width, left=0.05, right=0.05, top=top, bottom=0.05 + bar_room(size), gap=0.08)
+    tiles = Tiles(
+        [plus.shape[0] / plus.shape[1]],
+        4,
+        width,
+        left=0.05,
+        right=0.05,
+        top=top,
+        bottom=0.05 + bar_room(size),
+        gap=0.08,
+    )
     draw_image(tiles.tile(0, 0), shown)
     panels = [
         (plus, scale_of([plus, minus], "Reds", False, power)),

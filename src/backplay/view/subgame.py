@@ -69,7 +69,15 @@ class Subgame:
             self._draw_transitions(axes, labels, focus, spots)
         for spot, row in zip(spots, self.rows, strict=True):
             draw_unit(axes, self.found, row[0].target, spot, self.radius, only=row[2])
-            axes.text(spot[0] - self.radius - 0.05, spot[1], self._told(*row), fontsize=self.size * 0.85, ha="right", va="center", linespacing=1.1)
+            axes.text(
+                spot[0] - self.radius - 0.05,
+                spot[1],
+                self._told(*row),
+                fontsize=self.size * 0.85,
+                ha="right",
+                va="center",
+                linespacing=1.1,
+            )
         draw_unit(axes, self.found, self.centre, focus, self.radius, only=self.player)
         self._draw_stop(axes, focus)
         column = self.found.columns[self.centre.column]
@@ -81,15 +89,37 @@ class Subgame:
         """The choice between going on and †; the one that is made is drawn in full."""
         goes = self.found.going_on[self.centre] > 0
         stop = focus[0], self.height - 0.7 * self.line
-        arrow(axes, (focus[0], focus[1] + self.radius), (stop[0], stop[1] - 0.6 * self.line), "0.75" if goes else "0.2", 0.7, self.radius, linestyle=":" if goes else "-")
-        axes.text(*stop, "stop: †", fontsize=self.size * 0.9, color="0.55" if goes else "black", ha="right" if self.width - stop[0] < 0.3 else "center", va="center")
+        arrow(
+            axes,
+            (focus[0], focus[1] + self.radius),
+            (stop[0], stop[1] - 0.6 * self.line),
+            "0.75" if goes else "0.2",
+            0.7,
+            self.radius,
+            linestyle=":" if goes else "-",
+        )
+        axes.text(
+            *stop,
+            "stop: †",
+            fontsize=self.size * 0.9,
+            color="0.55" if goes else "black",
+            ha="right" if self.width - stop[0] < 0.3 else "center",
+            va="center",
+        )
         value = self.found.value(self.centre)
         pays = _log(max(value, 0.0)) if self.routing else number(self._payoff(self.centre, self.player)[2])
-        axes.text(self.width - 0.04, focus[1] - self.radius - 0.04, f"V{_SIGN[self.player]} = {pays}", fontsize=self.size * 0.9, ha="right", va="bottom")
+        axes.text(
+            self.width - 0.04,
+            focus[1] - self.radius - 0.04,
+            f"V{_SIGN[self.player]} = {pays}",
+            fontsize=self.size * 0.9,
+            ha="right",
+            va="bottom",
+        )
 
     def _draw_transitions(self, axes: Axes, labels: Labels, focus: Point, spots: list[Point]) -> None:
         goes = self.found.going_on[self.centre] > 0
-        for spot, (move, stream, after) in zip(spots, self.rows, strict=True):
+        for spot, (move, stream, _) in zip(spots, self.rows, strict=True):
             chance = move.kept if stream > 0 else move.switched
             start, end = (focus[0] - self.radius, focus[1]), (spot[0] + self.radius, spot[1])
             colour = _COLOURS[self.player] if goes else "0.7"
@@ -104,14 +134,33 @@ class Subgame:
             entry = self._entry(stream)
             y = sum(spots[k][1] for k in here) / len(here) if here else self.top + self.height / 3
             after = self.player * stream
-            text = f"{'+' if after > 0 else '−'}, {'+' if stream > 0 else '−'} stream"
+            text = f"turn of {'+' if after > 0 else '−'}\nstream {'+' if stream > 0 else '−'}"
             half = breadth(text, self.size * 0.85) / 2 + 0.04
             if entry:
-                arrow(axes, (focus[0] - self.radius, focus[1]), (x + half, y), _COLOURS[self.player], 0.5 + 3 * entry, self.radius)
-                labels.on_line(fraction(entry), (focus[0] - self.radius, focus[1]), (x + half, y), _COLOURS[self.player])
+                arrow(
+                    axes,
+                    (focus[0] - self.radius, focus[1]),
+                    (x + half, y),
+                    _COLOURS[self.player],
+                    0.5 + 3 * entry,
+                    self.radius,
+                )
+                labels.on_line(
+                    fraction(entry), (focus[0] - self.radius, focus[1]), (x + half, y), _COLOURS[self.player]
+                )
             labels.take(x, y, 2 * half, 2 * self.line)
             box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": _COLOURS[after], "lw": 0.8}
-            axes.text(x, y, text, fontsize=self.size * 0.85, color=_COLOURS[after], ha="center", va="center", bbox=box, zorder=5)
+            axes.text(
+                x,
+                y,
+                text,
+                fontsize=self.size * 0.85,
+                color=_COLOURS[after],
+                ha="center",
+                va="center",
+                bbox=box,
+                zorder=5,
+            )
             for k in here:
                 move = self.rows[k][0]
                 chance = (move.kept if stream > 0 else move.switched) / entry if entry else 0.0

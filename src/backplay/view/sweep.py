@@ -11,7 +11,7 @@ from backplay.errors import InputError, InputTypeError
 from backplay.view.canvas import COLUMN, Tiles, check_width, fitted, letters, picture
 from backplay.view.colours import Plane, bar_room, scale_of
 from backplay.view.heatmap import draw_image, draw_map
-from backplay.view.images import check_proportions, check_sample, looks_of, planes, shown_image
+from backplay.view.images import check_proportions, check_sample, count_of, looks_of, planes, shown_image
 
 _SYMBOLS = {"tau": "τ", "alpha": "α", "beta": "β", "epsilon": "ε", "risk": "λ", "input_variance": "σ²"}
 _PANEL = 1.0
@@ -37,7 +37,9 @@ def sweep(
     >>> bp.view.sweep(bp.sweep(game, x, tau=[0.5, 1.0, 2.0]), x, model=model)
     """
     if not isinstance(maps, Mapping):
-        raise InputTypeError(f"sweep takes the dict that bp.sweep returns, or one of maps by name; got {type(maps).__name__}.")
+        raise InputTypeError(
+            f"sweep takes the dict that bp.sweep returns, or one of maps by name; got {type(maps).__name__}."
+        )
     if not maps:
         raise InputError("sweep has no maps to draw: give at least one.")
     image = getattr(maps, "x", None) if image is None else image
@@ -51,8 +53,7 @@ def sweep(
 
 
 def _plane(point: Any, given: Any, image: Any, sample: int) -> Plane:
-    count = len(image) if getattr(image, "ndim", 0) == 4 else None if image is None else 1
-    found = planes(given, count, f"the map of {_words(point)}")
+    found = planes(given, count_of(image), f"the map of {_words(point)}")
     check_sample(sample, len(found), f"the map of {_words(point)}")
     return found[sample]
 
@@ -92,9 +93,9 @@ def _drawn(points: dict[Any, Plane], shown: Any, over: bool, width: float | None
     )
     if shown is not None:
         draw_image(tiles.tile(0, 0), shown)
-    scale, drawn = scale_of(points.values()), None
+    scale, drawn = scale_of(points.values()), list[Any]()
     for point, (row, column) in places.items():
-        drawn = draw_map(tiles.tile(row, column + first), points[point], scale, shown, over)
+        drawn.append(draw_map(tiles.tile(row, column + first), points[point], scale, shown, over))
     for row in range(down):
         named = {places[p][1] + first: title for p, title in titles.items() if places[p][0] == row}
         if named:
@@ -105,7 +106,7 @@ def _drawn(points: dict[Any, Plane], shown: Any, over: bool, width: float | None
         shown_name, small = fitted(name, tiles.heights[row], size, 1)
         tiles.write(x, y, shown_name, ha="right", va="center", rotation=90, fontsize=small)
     end = tiles.x(across + first - 1) + tiles.panel
-    scale.bar(tiles, drawn, tiles.x(first), tiles.foot + 0.05, end - tiles.x(first))
+    scale.bar(tiles, drawn[0], tiles.x(first), tiles.foot + 0.05, end - tiles.x(first))
     return tiles.figure
 
 
@@ -123,7 +124,9 @@ def _table(points: list[Any]) -> tuple[list[str], list[str], dict[Any, tuple[int
 
 def _is_point(point: Any) -> bool:
     """A key of `bp.sweep`: (keyword, value) pairs."""
-    return isinstance(point, tuple) and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in point)
+    return isinstance(point, tuple) and all(
+        isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in point
+    )
 
 
 def _words(point: Any) -> str:
@@ -134,4 +137,8 @@ def _words(point: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    return f"{value:g}".replace("-", "−") if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+    return (
+        f"{value:g}".replace("-", "−")
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else str(value)
+    )

@@ -19,7 +19,7 @@ from backplay.trajectory.sampling import Trajectories
 from backplay.view.canvas import COLUMN, Tiles, breadth, check_width, fitted, letters, picture, quiet
 from backplay.view.colours import MINUS, PLUS, share
 from backplay.view.heatmap import draw_image
-from backplay.view.images import Shown, check_sample, looks_of, shown_image
+from backplay.view.images import Shown, check_proportions, check_sample, looks_of, shown_image
 from backplay.view.play import arriving, check_pixels
 
 _SPECIAL = 8  # class and register tokens that a network may add to its patches
@@ -53,6 +53,7 @@ def walks(
     check_pixels(play, "walks")
     check_sample(sample, len(play.value), "the play")
     shown = shown_image(play.x if image is None else image, looks_of(model or play.network, mean, std), sample)
+    check_proportions(play.x[sample, 0].cpu().numpy(), shown, "the play's input")
     chosen = (trajectories.ends[sample] == 0).nonzero()[:paths, 0]
     way = Way(trajectories, sample, chosen, shown)
     return _drawn(way, shown, _note(trajectories, sample, len(chosen)), width)
@@ -69,10 +70,11 @@ class Way:
         size = shown.shape[0], shown.shape[1]
         self.names, places, turns = list[str](), list[NDArray[np.float64]](), list[NDArray[np.int64]]()
         for name, cells in _laid_out(drawn, size).items():
-            state = drawn.states[name][sample, chosen].cpu()
+            nobody = torch.full_like(drawn.ends, -1)  # no walk has come to this node
+            state = drawn.states.get(name, nobody)[sample, chosen].cpu()
             self.names.insert(0, name)
             places.insert(0, cells.places(state, size))
-            turns.insert(0, drawn.players[name][sample, chosen].cpu().numpy())
+            turns.insert(0, drawn.players.get(name, nobody)[sample, chosen].cpu().numpy())
         self.places, self.turns = np.stack(places), np.stack(turns)
 
     def line(self, walk: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
@@ -111,7 +113,7 @@ def _laid_out(drawn: Trajectories, size: tuple[int, int]) -> dict[str, Cells]:
     found: dict[str, Cells] = {}
     last, tokens = Cells(*size), False
     for node in drawn.play.network.nodes:
-        if node.name not in drawn.states or node.layout.dim != 0:
+        if (node.name not in drawn.states and node is not drawn.play.network.input) or node.layout.dim != 0:
             continue
         cells = _tokens(node, last) if len(node.shape) == 3 else None if tokens else _map(node, size)
         if cells is not None:
@@ -151,12 +153,21 @@ def _note(drawn: Trajectories, sample: int, count: int) -> str:
 def _drawn(way: Way, shown: Shown, note: str, width: float | None) -> Figure:
     width = check_width(width, 1.5 * COLUMN)
     size = letters(width)
-    names = _labels(way.names)
-    side = min(0.3 * width, max(breadth(name, size * 0.9) for name in names) + 0.1)
+    side = min(0.3 * width, max(breadth(name, size * 0.9) for name in way.names) + 0.1)
     key = breadth("● turn of −", size)
     text, small = fitted(note, width - 2 * key - 0.4, size, 2)
     bottom = 0.1 + (text.count("\n") + 1) * small * 1.2 / 72
-    tiles = Tiles([shown.shape[0] / shown.shape[1]], 2, width, left=0.05, right=0.08, top=0.05 + size * 1.4 / 72, bottom=bottom, gap=side + 0.08)
+    tiles = Tiles(
+        [shown.shape[0] / shown.shape[1]],
+        2,
+        width,
+        left=0.05,
+        right=0.08,
+        top=0.05 + size * 1.4 / 72,
+        bottom=bottom,
+        gap=side + 0.08,
+    )
+    names = _labels(way.names, int(tiles.heights[0] / (size * 1.25 / 72)))
     image, depth = tiles.tile(0, 0), tiles.tile(0, 1)
     draw_image(image, shown, fade=0.45)
     _draw_ends(image, way, shown)
@@ -164,7 +175,15 @@ def _drawn(way: Way, shown: Shown, note: str, width: float | None) -> Figure:
     tiles.titles(0, {0: "where walks end", 1: "the same walks from the side"}, 1)
     tiles.write(0.06, tiles.height - 0.05, text, fontsize=small, ha="left", va="bottom", linespacing=1.15)
     for k, (name, colour) in enumerate((("turn of +", PLUS), ("turn of −", MINUS))):
-        tiles.write(width - 0.08 - (1 - k) * (key + 0.08), tiles.height - 0.05, f"● {name}", color=colour, fontsize=small, ha="right", va="bottom")
+        tiles.write(
+            width - 0.08 - (1 - k) * (key + 0.08),
+            tiles.height - 0.05,
+            f"● {name}",
+            color=colour,
+            fontsize=small,
+            ha="right",
+            va="bottom",
+        )
     return tiles.figure
 
 
@@ -175,9 +194,13 @@ def _draw_ends(axes: Axes, way: Way, shown: Shown) -> None:
         moved = np.abs(np.diff(places, axis=0)).sum(1) > 0.5
         for k in np.flatnonzero(moved)[-3:]:
             fade = 0.25 + 0.5 * (k + 1) / len(places)
-            axes.plot(*places[k : k + 2].T[::-1], color=_colour(turns[k + 1]), lw=0.7, alpha=fade, solid_capstyle="round")
+            axes.plot(
+                *places[k : k + 2].T[::-1], color=_colour(turns[k + 1]), lw=0.7, alpha=fade, solid_capstyle="round"
+            )
     ends, turns = way.places[-1], way.turns[-1]
-    axes.scatter(ends[:, 1], ends[:, 0], s=12, c=[_colour(t) for t in turns], edgecolors="white", linewidths=0.4, zorder=3)
+    axes.scatter(
+        ends[:, 1], ends[:, 0], s=12, c=[_colour(t) for t in turns], edgecolors="white", linewidths=0.4, zorder=3
+    )
     axes.set_xlim(-0.5, shown.shape[1] - 0.5)
     axes.set_ylim(shown.shape[0] - 0.5, -0.5)
 
@@ -192,7 +215,16 @@ def _draw_side(axes: Axes, way: Way, shown: Shown, names: list[str], size: float
         steps = np.stack([points[:-1], points[1:]], 1)
         axes.add_collection(LineCollection(list(steps), colors=[_colour(t) for t in turns[1:]], lw=0.6, alpha=0.55))
     ends = way.places[-1, :, 1]
-    axes.scatter(ends, [len(names) - 1] * len(ends), s=9, c=[_colour(t) for t in way.turns[-1]], edgecolors="white", linewidths=0.3, zorder=3, clip_on=False)
+    axes.scatter(
+        ends,
+        [len(names) - 1] * len(ends),
+        s=9,
+        c=[_colour(t) for t in way.turns[-1]],
+        edgecolors="white",
+        linewidths=0.3,
+        zorder=3,
+        clip_on=False,
+    )
     quiet(axes, size * 0.9)
     axes.set_xlim(-0.5, shown.shape[1] - 0.5)
     axes.set_ylim(len(names) - 0.7, -0.3)
@@ -204,11 +236,11 @@ def _draw_side(axes: Axes, way: Way, shown: Shown, names: list[str], size: float
         axes.spines[name].set(color="0.8")
 
 
-def _labels(names: list[str]) -> list[str]:
-    """The layers that there is room to name: the first, the last, and some between."""
-    step = -(-len(names) // _LABELS)
+def _labels(names: list[str], room: int) -> list[str]:
+    """The layers that there is room to name: the input, and some before it."""
+    step = -(-len(names) // max(1, min(room, _LABELS)))
     return [name if (len(names) - 1 - k) % step == 0 else "" for k, name in enumerate(names)]
 
 
-def _colour(turn: float) -> str:
+def _colour(turn: Any) -> str:
     return PLUS if turn > 0 else MINUS
