@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from view.legible import assert_legible, images, texts
 from matplotlib.image import AxesImage
 
 import backplay as bp
 from backplay.view.colours import number, scale_of, share
+from view.legible import assert_legible, images, texts
 
 
 def close(drawn, expected):
@@ -100,7 +100,7 @@ def test_a_play_brings_class_and_value(play, batch, model):
     for k, value in zip(batch.target.tolist(), play.value.tolist(), strict=True):
         assert model.classes[k] in said and number(value) in said
     close(
-        [i for i in images(figure) if i.ndim == 3 and i.shape[-1] == 3][0],
+        next(i for i in images(figure) if i.ndim == 3 and i.shape[-1] == 3),
         batch.x[0].double().movedim(0, -1) * 0.25 + 0.5,
     )
 

@@ -129,48 +129,40 @@ class Subgame:
     def _draw_streams(self, axes: Axes, labels: Labels, focus: Point, spots: list[Point]) -> None:
         """Chance chooses a stream (½ each, unless the other is empty), then the player in turn a predecessor."""
         x = (focus[0] + spots[0][0]) / 2 + 0.08 * self.width
-        for stream in PLAYERS:
-            here = [k for k, row in enumerate(self.rows) if row[1] == stream]
-            entry = self._entry(stream)
-            y = sum(spots[k][1] for k in here) / len(here) if here else self.top + self.height / 3
-            after = self.player * stream
+        for stream, y in zip(PLAYERS, self._stream_heights(spots), strict=True):
+            entry, after = self._entry(stream), self.player * stream
             text = f"turn of {'+' if after > 0 else '−'}\nstream {'+' if stream > 0 else '−'}"
             half = breadth(text, self.size * 0.85) / 2 + 0.04
             if entry:
-                arrow(
-                    axes,
-                    (focus[0] - self.radius, focus[1]),
-                    (x + half, y),
-                    _COLOURS[self.player],
-                    0.5 + 3 * entry,
-                    self.radius,
-                )
-                labels.on_line(
-                    fraction(entry), (focus[0] - self.radius, focus[1]), (x + half, y), _COLOURS[self.player]
-                )
+                start, end = (focus[0] - self.radius, focus[1]), (x + half, y)
+                arrow(axes, start, end, _COLOURS[self.player], 0.5 + 3 * entry, self.radius)
+                labels.on_line(fraction(entry), start, end, _COLOURS[self.player])
             labels.take(x, y, 2 * half, 2 * self.line)
             box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": _COLOURS[after], "lw": 0.8}
-            axes.text(
-                x,
-                y,
-                text,
-                fontsize=self.size * 0.85,
-                color=_COLOURS[after],
-                ha="center",
-                va="center",
-                bbox=box,
-                zorder=5,
-            )
-            for k in here:
-                move = self.rows[k][0]
-                chance = (move.kept if stream > 0 else move.switched) / entry if entry else 0.0
-                start, end = (x - half, y), (spots[k][0] + self.radius, spots[k][1])
-                if chance:
-                    arrow(axes, start, end, _COLOURS[after], 0.5 + 3 * chance, self.radius)
-                    labels.on_line(fraction(chance), start, end, _COLOURS[after])
-                else:
-                    axes.plot(*zip(start, end, strict=True), color="0.8", lw=0.7, ls=":", zorder=1)
-                    labels.on_line("0", start, end, "0.5")
+            size = self.size * 0.85
+            axes.text(x, y, text, fontsize=size, color=_COLOURS[after], ha="center", va="center", bbox=box, zorder=5)
+            for spot, (move, of, _) in zip(spots, self.rows, strict=True):
+                if of == stream:
+                    chance = (move.kept if stream > 0 else move.switched) / entry if entry else 0.0
+                    self._draw_choice(axes, labels, chance, (x - half, y), (spot[0] + self.radius, spot[1]), after)
+
+    def _draw_choice(self, axes: Axes, labels: Labels, chance: float, start: Point, end: Point, player: int) -> None:
+        """From a stream to a predecessor; dotted where nobody goes."""
+        if chance:
+            arrow(axes, start, end, _COLOURS[player], 0.5 + 3 * chance, self.radius)
+            labels.on_line(fraction(chance), start, end, _COLOURS[player])
+        else:
+            axes.plot(*zip(start, end, strict=True), color="0.8", lw=0.7, ls=":", zorder=1)
+            labels.on_line("0", start, end, "0.5")
+
+    def _stream_heights(self, spots: list[Point]) -> tuple[float, float]:
+        """Each stream stands before the middle of its predecessors, and off the other; an empty one at its end."""
+        heights: list[float] = []
+        for stream, empty in ((1, 0.3), (-1, max(len(self.rows), 3) - 0.3)):
+            own = [spot[1] for spot, row in zip(spots, self.rows, strict=True) if row[1] == stream]
+            heights.append(sum(own) / len(own) if own else self.top + empty * self.step)
+        near = max(0.0, 3.4 * self.line - (heights[1] - heights[0])) / 2
+        return heights[0] - near, heights[1] + near
 
     def _entry(self, stream: int) -> float:
         """Probability of a stream: a half, or all of it where an empty one is rerouted (S16)."""
