@@ -9,25 +9,21 @@ def letters(figure):
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
-    found = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip() and t.get_alpha() != 0]
+    hidden = {text for axes in figure.axes for text in _hidden(axes)}
+    found = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip() and t not in hidden]
     boxes = [(t, t.get_window_extent(renderer)) for t in found]
-    return [(t, box) for t, box in boxes if box.width > 0 and _drawn(t)]
+    return [(t, box) for t, box in boxes if box.width > 0]
 
 
-def _drawn(text):
-    """Axes without axis, and ticks beyond the limits, still own labels that nobody sees."""
-    axes = text.axes
-    if axes is None:
-        return True
-    if not axes.axison:
-        return text in axes.texts or text is axes.title
-    labels = [
-        label for axis in (axes.xaxis, axes.yaxis) for label in (*axis.get_ticklabels(), *axis.get_minorticklabels())
-    ]
-    if text not in labels:
-        return True
-    shown = [tick for axis in (axes.xaxis, axes.yaxis) for tick in axis._update_ticks()]
-    return any(text in (tick.label1, tick.label2) for tick in shown)
+def _hidden(axes):
+    """Labels that nobody sees: of ticks beyond the limits, and of axes that are switched off."""
+    for axis in (axes.xaxis, axes.yaxis):
+        shown = axis._update_ticks() if axes.axison else []
+        for tick in axis.majorTicks + axis.minorTicks:
+            if tick not in shown:
+                yield from (tick.label1, tick.label2)
+        if not axes.axison:
+            yield axis.label
 
 
 def assert_legible(figure, least=4.4, overlap=0.12):
