@@ -88,7 +88,7 @@ def _drawn(
     room = max(breadth(names[k], size * 0.85) for k in places)
     columns = len(panels) + 1 if panels else 1
     chart = 0.36 * width
-    below = chart + min(room, 0.6 * width) + 0.12
+    below = chart + min(room, 0.6 * width) + 0.2
     ratio = panels[0][1].shape[0] / panels[0][1].shape[1] if panels else 0.0
     tiles = Tiles(
         [ratio],
