@@ -1,5 +1,8 @@
 """backplay explains neural networks by playing them backward."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -23,6 +26,9 @@ from backplay.trajectory.hellinger import Hellinger, hellinger
 from backplay.trajectory.matrix import HellingerMatrix, hellinger_matrix
 from backplay.values.decomposition import Decomposition, decompose
 from backplay.values.moments import moments
+
+if TYPE_CHECKING:
+    from backplay import view
 
 __version__ = "0.1.0"
 
@@ -55,4 +61,12 @@ __all__ = [
     "presets",
     "sweep",
     "transforms",
+    "view",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`bp.view` brings matplotlib along, so it is imported when somebody draws."""
+    if name == "view":
+        return importlib.import_module("backplay.view")
+    raise AttributeError(f"module 'backplay' has no attribute {name!r}")

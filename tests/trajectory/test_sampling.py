@@ -87,19 +87,8 @@ def test_routing_overlap_by_monte_carlo(epsilon, tau):
     assert 0.01 < float(h.bc[0]) < 0.99
 
 
-def test_plot_and_errors():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+def test_errors():
     play = bp.StoppingGame(Picture().double().eval()).play(torch.randn(1, 3, 8, 8, dtype=torch.float64), 1)
-    with pytest.raises(bp.BackplayError, match="sample 5 is out of range"):
-        play.sample(10).plot(5)
-    with pytest.raises(bp.BackplayError, match="two axes"):
-        play.sample(10).plot(0, ax=object())
-    figure = play.sample(100).plot()
-    assert len(figure.axes) == 2
-    from matplotlib import pyplot
-
-    pyplot.close(figure)
     for n in (0, 1.5, True):
         with pytest.raises(ValueError, match="n="):
             play.sample(n)

@@ -22,6 +22,7 @@ from backplay.network.arguments import Arguments
 from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input
+from backplay.pictured import Pictured
 from backplay.trajectory.passes import Passed, no_mass, pull
 from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
@@ -50,7 +51,7 @@ class Occupation:
 
 
 @entries
-class Play:
+class Play(Pictured):
     """The solved game: values, policies, measures of the walk."""
 
     def __init__(

@@ -13,8 +13,19 @@ from backplay.errors import InputTypeError, KeywordError
 from backplay.games.game import Game
 from backplay.games.play import Play
 from backplay.inputs import Target
-from backplay.network.arguments import Inputs
+from backplay.network import Network
+from backplay.network.arguments import Arguments, Inputs
+from backplay.pictured import Pictured
 from backplay.values.shared import Shared
+
+
+class Sweep(Pictured, dict[tuple[tuple[str, Any], ...], Any]):
+    """The maps of a sweep by their keywords, with the input that they explain."""
+
+    def __init__(self, maps: dict[tuple[tuple[str, Any], ...], Any], inputs: Arguments, network: Network) -> None:
+        super().__init__(maps)
+        self.x: Any = inputs.pack([inputs[key] for key in network.keys])
+        self.model = network.model
 
 
 @entry
@@ -24,7 +35,7 @@ def sweep(
     target: Target = None,
     additional_forward_args: Any = None,
     **grid: Sequence[Any],
-) -> dict[tuple[tuple[str, Any], ...], Any]:
+) -> Sweep:
     """The map of every point of a grid, by its keywords: `sweep(game, x, tau=[0.5, 1.0], risk=[0.0, -1.0])`.
 
     Keys are tuples of (keyword, value) in the order of the grid. Without a target the class with the model's largest
@@ -47,7 +58,7 @@ def sweep(
     with torch.inference_mode(False), torch.no_grad():
         for point in _by_passes(games):
             maps[point] = Play(games[point], network, inputs, target, keep=False, shared=shared).attribution()
-    return {point: maps[point] for point in points}
+    return Sweep({point: maps[point] for point in points}, inputs, network)
 
 
 def _by_passes(games: dict[Any, Game[Any]]) -> list[Any]:

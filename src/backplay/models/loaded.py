@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -29,6 +30,9 @@ class Loaded:
     size: tuple[int, int]  # (H, W) of what `preprocess` makes
     source: str  # the name under which it was loaded, and where the weights come from
 
+    def __post_init__(self) -> None:
+        _LOADED[self.model] = self.preprocess, self.classes, self.size, self.source
+
     def __repr__(self) -> str:
         classes = "classes unnamed" if self.classes is None else f"{len(self.classes)} classes"
         height, width = self.size
@@ -40,11 +44,33 @@ class Loaded:
         photographs.check_proportions(path, image, self.size)
         return self.preprocess(image)
 
+    @property
+    def colours(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and std that `preprocess` normalises by, None where it does not tell them."""
+        parts: list[Any] = [self.preprocess, getattr(self.preprocess, "processor", None)]
+        parts += list(getattr(self.preprocess, "transforms", ()))
+        for part in parts:
+            for names in (("mean", "std"), ("image_mean", "image_std")):
+                mean, std = (getattr(part, name, None) for name in names)
+                if mean is not None and std is not None:
+                    return tuple(map(float, mean)), tuple(map(float, std))
+        return None
+
     def class_name(self, index: int) -> str:
         """The name of a class, or its number where it has none."""
         if self.classes is None or not 0 <= index < len(self.classes):
             return f"class {index}"
         return self.classes[index]
+
+
+# what was told of a model when it was loaded, for pictures of its plays: a play knows the model alone
+_LOADED: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+
+
+def loaded_from(model: object) -> Loaded | None:
+    """The `Loaded` that a model came in, None where it was not loaded here."""
+    known = _LOADED.get(model) if isinstance(model, nn.Module) else None
+    return None if known is None or not isinstance(model, nn.Module) else Loaded(model, *known)
 
 
 def library(name: str, extra: str, why: str) -> ModuleType:

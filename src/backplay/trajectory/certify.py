@@ -24,6 +24,7 @@ from backplay.kernels.streams import RoutingLinear
 from backplay.network import Node
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Gate, Max, Mix
+from backplay.pictured import Pictured
 from backplay.trajectory.comparable import check_play
 from backplay.trajectory.deviations import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing
 from backplay.values.gaussian import normal_cdf
@@ -37,7 +38,7 @@ Regulariser = Callable[[Tensor], Tensor]
 _DIGITS = {torch.float64: 1e-9, torch.float32: 1e-4}  # what rounding alone may seem to gain
 
 
-class Certificate(float):
+class Certificate(Pictured, float):
     """The largest gain of a deviation, in linear units relative to max(1, |value|), with what was tried.
 
     `ok`, also its truth, is the verdict: no deviation gains more than rounding in the play's dtype explains.

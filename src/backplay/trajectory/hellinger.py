@@ -16,6 +16,7 @@ from backplay.errors import KeywordError, list_words
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.network import Node
 from backplay.network.mass import Mass, aligned
+from backplay.pictured import Pictured
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.overlap import Surviving, TwoPlays, prefixes
 from backplay.trajectory.passes import Pass, Passed, arrived, by_input, joined, no_mass, run, side_by_side
@@ -139,7 +140,7 @@ class Comparison:
 
 
 @entries
-class Hellinger(Comparison):
+class Hellinger(Pictured, Comparison):
     """The trajectory laws of two plays compared; one number for each pair of samples, always float64.
 
     With `conditioning="post-hoc"` the law given survival comes from one pass and a normalisation

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel
 from backplay.network import Node
 from backplay.network.layout import PLAIN
 from backplay.network.mass import Mass
+from backplay.pictured import Pictured
 from backplay.trajectory.passes import Pass, arrived, run
 from backplay.trajectory.survival import conditioned, log2_survival, root_given_survival, survival
 
@@ -29,7 +30,7 @@ INPUT = 0  # how a trajectory ends: at an input element, in † (CEMETERY) or in
 
 @entries
 @dataclass
-class Trajectories:
+class Trajectories(Pictured):
     """`n` trajectories for each sample of a play. Tensors are (B, n).
 
     `states[name]` is the element of that node that each trajectory visits, as an index into the sample's flattened
@@ -113,15 +114,6 @@ class Trajectories:
             if exact:
                 return exact[0]
             raise
-
-    def plot(self, sample: int = 0, paths: int = 40, ax: Any = None) -> Any:
-        """Paths of one sample over its image, and the share of trajectories alive at every node; returns the figure.
-
-        `ax` are two axes to draw on, one for each.
-        """
-        from backplay.trajectory.plots import plot_trajectories
-
-        return plot_trajectories(self, sample, paths, ax)
 
 
 Walkers = list[tuple[Tensor, Tensor, Tensor]]  # groups of walks: their numbers, flat states and players, each (walks,)

@@ -17,6 +17,7 @@ from backplay.network import Model, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.pictured import Pictured
 from backplay.values.forward import Forward, Values
 from backplay.values.gates import reach
 from backplay.values.gaussian import moments_of, relu_moments
@@ -34,7 +35,7 @@ class Moment:
         return f"Moment(mean, variance {tensor_words(self.mean)})"
 
 
-class Moments(Mapping[Any, Moment]):
+class Moments(Pictured, Mapping[Any, Moment]):
     """Variances filtered through the whole graph.
 
     `mean="real"`: gates see a Gaussian around the real pre-activation, as the games do. `mean="filtered"`: the textbook

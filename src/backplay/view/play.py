@@ -1,0 +1,123 @@
+"""A play at a glance: its map beside the image, its class, its value and the share of walks that arrive.
+
+Also what other pictures ask of a play: the shares of both players at a node, and the layers worth showing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from backplay.errors import InputError, InputTypeError
+from backplay.games.play import Play
+from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
+from backplay.network import Node
+from backplay.view.canvas import COLUMN, Picture, check_width, letters, picture, quiet
+from backplay.view.colours import MINUS, PLUS, number, share
+from backplay.view.heatmap import heatmap
+from backplay.view.images import Looks, check_sample, looks_of
+
+_ROWS = 24  # layers in one picture
+
+
+def check_play(play: Any, what: str) -> None:
+    if not isinstance(play, Play):
+        raise InputTypeError(f"{what} takes a play, game.play(x); got {type(play).__name__}.")
+
+
+def check_pixels(play: Play, what: str) -> None:
+    """A play on one image input."""
+    shapes = [tuple(play.values[n].shape) for n in play.network.inputs]
+    if len(shapes) != 1 or len(shapes[0]) != 4:
+        told = ", ".join(map(str, shapes))
+        raise InputError(
+            f"{what} draws images, (B, C, H, W); this play's input is {told}. bp.view.flow draws any play."
+        )
+
+
+def shares(play: Play, node: Node) -> tuple[Tensor, Tensor]:
+    """(B,) float64: the shares of the walks that come to a node in the turn of `+` and of `−`."""
+    total, difference = (node.layout.sum(play.mass(node, m).plain()).cpu() for m in (WALK, WALK_DIFFERENCE))
+    return ((total + difference) / 2).clamp(min=0), ((total - difference) / 2).clamp(min=0)
+
+
+def arriving(play: Play) -> Tensor:
+    """(B,) the share of the walks that arrive at an input."""
+    return torch.stack([part for n in play.network.inputs for part in shares(play, n)]).sum(0)
+
+
+def layers(play: Play, most: int = _ROWS) -> list[tuple[str, Node]]:
+    """At most `most` places on the walk's way, from the output to the input, each with its name.
+
+    These are nodes, or where there are too many of them the outputs of modules, as deep as there is room for.
+    """
+    visited = [n for n in play.network.nodes if n in play.visited()]
+    inner = [n for n in visited if n not in play.network.inputs]
+    ends = [(n.name, n) for n in reversed(play.network.inputs) if n in play.visited()]
+    if len(visited) <= most:
+        return [(n.name, n) for n in reversed(inner)] + ends
+    paths = {n: (n.path or n.name.split("#")[0]).split(".") for n in inner}
+    found: dict[str, Node] = {}
+    for depth in range(1, max(map(len, paths.values())) + 1):
+        deeper = {".".join(paths[n][:depth]): n for n in inner}  # the last node of a module is its output
+        if len(deeper) > most - len(ends) and found:
+            break
+        found = deeper
+    order = {n: k for k, n in enumerate(inner)}
+    rows = sorted(found.items(), key=lambda item: -order[item[1]])
+    thinned = rows[:: -(-len(rows) // most)] if len(rows) > most else rows
+    return [*thinned, *ends]
+
+
+def described(play: Play, sample: int, looks: Looks) -> str:
+    """`cross, value 9.2, 21 % of walks arrive`; without a class where weights over the logits are explained."""
+    index = play.aim.index
+    told = (
+        [] if index is None or len(play.aim.shape) > 3 else [looks.class_name(int(index[sample]) % play.aim.shape[-1])]
+    )
+    told += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
+    return ", ".join(told)
+
+
+@picture
+def summary(
+    play: Play, *, sample: int = 0, model: Any = None, mean: Any = None, std: Any = None, width: float | None = None
+) -> Figure:
+    """The map of a play beside its image; of other inputs, bars or a table of elements."""
+    check_play(play, "summary")
+    check_sample(sample, len(play.value), "the play")
+    looks = looks_of(model or play.network, mean, std)
+    title = described(play, sample, looks)
+    if len(play.network.inputs) > 1:
+        from backplay.view.flow import flow
+
+        return flow(play, sample=sample, width=width)
+    heat = play.attribution()
+    heat = next(iter(heat.values())) if isinstance(heat, dict) else heat[0] if isinstance(heat, tuple) else heat
+    if heat.ndim == 4:
+        return heatmap(
+            heat, play.x, sample=sample, title=title, model=model or play.network, mean=mean, std=std, width=width
+        )
+    if heat.ndim == 3:
+        return heatmap(heat[sample][None, None], title=title, width=width)
+    return bars(heat[sample].detach().double().cpu().flatten().numpy(), title, width)
+
+
+def bars(values: np.ndarray[Any, Any], title: str, width: float | None) -> Figure:
+    """Elements without a place in an image, one bar each."""
+    width = check_width(width, COLUMN)
+    size = letters(width)
+    figure = Picture(figsize=(width, 0.6 * width), layout="constrained")
+    axes = quiet(figure.subplots(), size)
+    axes.bar(range(len(values)), values, color=np.where(values >= 0, PLUS, MINUS), width=0.8)
+    axes.axhline(0, color="0.3", lw=0.6)
+    axes.set_title(title, fontsize=size)
+    axes.set_xlabel("element of the input", fontsize=size)
+    axes.set_ylabel("relevance", fontsize=size)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
