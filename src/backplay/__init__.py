@@ -1,6 +1,6 @@
 """backplay explains neural networks by playing them backward."""
 
-from backplay import transforms
+from backplay import text, transforms
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -55,5 +55,6 @@ __all__ = [
     "preset",
     "presets",
     "sweep",
+    "text",
     "transforms",
 ]
