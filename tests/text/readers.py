@@ -1,4 +1,4 @@
-"""Real tokenizers, trained on a few sentences, and tiny text models of many families with random weights."""
+"""Real tokenizers with small vocabularies, and tiny text models of many families with random weights."""
 
 import functools
 import warnings
@@ -6,54 +6,47 @@ import warnings
 import torch
 from torch import nn
 
-CORPUS = [
-    "the film was wonderful and the actors were unforgettable",
-    "a dull story, badly told: nobody will remember it!",
-    "she said it wasn't worth the price of a ticket",
-    "das Café in Zürich war überfüllt, naïve fiancée",
-    "we watched it on a rainy evening in November",
-    "unbelievable, unwatchable, unremarkable and unforgivable",
-] * 4
+# whole tokens beside single letters, so that words are one token or several, whatever the tokenizer
+WORDS = "the film was a dull story of in it nobody and on un we rain".split()
+PARTS = "forget table believ able remember s ing ty ovember".split()
+LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *"ZNCüé", *",.!:'-"]
 TEXTS = ["the film was unforgettable!", "nobody remembers it", "a dull, unbelievable story of Zürich in November"]
-SIZE = 160  # tokens, of the vocabulary that is asked for
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 
 
 @functools.cache
 def tokenizer(kind):
     """WordPiece with [CLS] and [SEP]; byte-level BPE without special tokens; unigram with a <s> before the text."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     if kind == "wordpiece":
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        raw.normalizer = normalizers.BertNormalizer(lowercase=True)
+        known = [*special, *LETTERS, *WORDS, *(f"##{part}" for part in [*LETTERS, *PARTS])]
+        raw = Tokenizer(models.WordPiece(dict(zip(dict.fromkeys(known), range(999))), unk_token="[UNK]"))
+        raw.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
         raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         raw.decoder = decoders.WordPiece()
-        raw.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=SIZE, special_tokens=special))
         around = [(token, raw.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
         raw.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
         names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
         names["mask_token"] = "[MASK]"
     elif kind == "bpe":
-        raw = Tokenizer(models.BPE())
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        merges = dict.fromkeys((word[:k], word[k]) for word in [f"Ġ{w}" for w in WORDS] + PARTS for k in range(1, len(word)))
+        known = dict.fromkeys(["<|end|>", *letters, *("".join(pair) for pair in merges)])
+        raw = Tokenizer(models.BPE(dict(zip(known, range(999))), list(merges)))
         raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         raw.decoder = decoders.ByteLevel()
-        letters = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<|end|>"], initial_alphabet=letters)
-        raw.train_from_iterator(CORPUS, trainer)
         names = {"eos_token": "<|end|>"}
     else:
-        raw = Tokenizer(models.Unigram())
+        special = ["<pad>", "<s>", "</s>", "<unk>"]
+        pieces = [*(f"▁{word}" for word in WORDS), *PARTS, "▁", *LETTERS]
+        scored = [(token, 0.0) for token in special] + [(p, -20.0 / len(p)) for p in dict.fromkeys(pieces)]
+        raw = Tokenizer(models.Unigram(scored, unk_id=3, byte_fallback=False))
         raw.pre_tokenizer = pre_tokenizers.Metaspace()
         raw.decoder = decoders.Metaspace()
-        special = ["<pad>", "<s>", "</s>", "<unk>"]
-        trainer = trainers.UnigramTrainer(vocab_size=SIZE, special_tokens=special, unk_token="<unk>")
-        raw.train_from_iterator(CORPUS, trainer)
-        raw.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", raw.token_to_id("<s>"))]
-        )
+        raw.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
         names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=raw, **names)
 
@@ -119,6 +112,8 @@ def reader(name, attention="sdpa"):
     kind, family, task, settings = FAMILIES[name]
     words = tokenizer(kind)
     ends = {"pad_token_id": words.pad_token_id, "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id}
+    if name == "gpt2 classes":
+        ends["pad_token_id"] = words.eos_token_id
     if family == "ModernBert":
         ends |= {"cls_token_id": words.cls_token_id, "sep_token_id": words.sep_token_id}
     torch.manual_seed(len(name))

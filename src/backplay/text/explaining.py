@@ -49,7 +49,7 @@ def explain(
     reader = Reader(model, tokenizer)
     way = Way.named(reader, method, params)
     strings = [texts] if isinstance(texts, str) else _listed(texts)
-    read = [_read(reader, text) for text in strings]
+    read = [read_text(reader, text) for text in strings]
     answers = [reader.answer(tokens) for tokens in read]
     wanted, places = _each(target, len(read), "target"), _each(position, len(read), "position")
     goals = [read_goal(reader, *four) for four in zip(read, answers, wanted, places, strict=True)]
@@ -129,7 +129,8 @@ def _listed(texts: Any) -> list[Any]:
     return list(texts)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _read(reader: Reader, text: Any) -> Tokens:
+def read_text(reader: Reader, text: Any) -> Tokens:
+    """The tokens of a text that the model can read."""
     if isinstance(text, str) and not text.strip():
         raise InputError(f"the text {text!r} is empty; give a text with words.")
     tokens = tokenise(reader.tokenizer, text)

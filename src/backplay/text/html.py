@@ -17,7 +17,7 @@ _BOX = (
     "background:#fff;color:#111;font-family:system-ui,sans-serif;font-size:15px;line-height:1.5"
 )
 _SMALL = "font-size:12px;color:#555"
-_SPECIAL = "border:1px dashed #767676;background:#fff;color:#555;font-size:11px"
+_SPECIAL = "border:1px dashed #767676;background:#fff;color:#555;font-size:11px;white-space:nowrap"
 _STOPS = 20
 
 
@@ -48,7 +48,7 @@ def _token(piece: str, score: float, scale: float, special: bool, here: bool) ->
         )
     return (
         f'<span title="{escape(told)}" style="{_shade(score, scale)};padding:.2em .12em;border-radius:3px;'
-        f'border-left:1px solid #fff{ring}">{escape(piece)}</span>'
+        f'border-left:1px solid #fff{ring}">{escape(piece) or "·"}</span>'
     )
 
 
@@ -57,7 +57,7 @@ def matrix(found: GenerationMap) -> str:
     source, scores, first = found.source, found.scores.tolist(), found.prompt_length
     head = "".join(
         f'<th style="padding:.2em .4em;font-weight:600;text-align:center;vertical-align:bottom" title="{_told(goal.name, value)}">'
-        f"{escape(piece)}</th>"
+        f"{escape(piece) or '·'}</th>"
         for goal, value, piece in zip(found.goals, found.values.tolist(), found.written, strict=True)
     )
     rows: list[str] = []
@@ -66,7 +66,7 @@ def matrix(found: GenerationMap) -> str:
         name = (
             f'<span style="{_SPECIAL};padding:.05em .25em;border-radius:4px">{escape(piece)}</span>'
             if source.special[k]
-            else escape(piece)
+            else escape(piece) or "·"
         )
         cells = "".join(_cell(score, found.scale, edge) for score in row)
         rows.append(
@@ -103,10 +103,9 @@ def _legend(scale: float) -> str:
     """The scale of colours, with its ends in numbers."""
     stops = ",".join(css(colour(2 * k / _STOPS - 1)) for k in range(_STOPS + 1))
     return (
-        f'<div style="{_SMALL};display:flex;align-items:center;gap:.5em"><span>{_number(-scale)}</span>'
+        f'<div style="{_SMALL};display:flex;align-items:center;gap:.5em"><span>against {_number(-scale)}</span>'
         f'<span style="display:inline-block;width:9em;height:.75em;border:1px solid #d0d0d0;'
-        f'background:linear-gradient(to right,{stops})"></span><span>{_number(scale)}</span>'
-        f"<span>against · for</span></div>"
+        f'background:linear-gradient(to right,{stops})"></span><span>{_number(scale)} for</span></div>'
     )
 
 

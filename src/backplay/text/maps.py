@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backplay.text import html, terminal
 from backplay.text.targets import Goal
-from backplay.text.tokens import Tokens
+from backplay.text.tokens import Tokens, readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,7 +82,7 @@ class TokenMap:
         where = "" if self.position is None else f" at token {self.position} ({self.source.pieces[self.position]})"
         given = "".join(f" {name}={value}" for name, value in self.params.items())
         walk = "" if self.arrives is None else f" · {100 * self.arrives:.2g} % of the walk arrives"
-        return f"{self.target}{where} · logit {self.value:.4g} · {self.method}{given}{walk}"
+        return f"{readable(self.target)}{where} · logit {self.value:.4g} · {self.method}{given}{walk}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and strings, for JSON."""
@@ -144,7 +144,3 @@ class TokenMaps(list[TokenMap]):
     def _repr_html_(self) -> str:
         return self.html()
 
-
-def plain(scores: Sequence[Tensor]) -> list[Tensor]:
-    """Scores where they can be read: on the CPU, without a history."""
-    return [s.detach().cpu() for s in scores]

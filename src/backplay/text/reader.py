@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backplay.errors import InputError, InputTypeError
+from backplay.errors import BackplayError, InputError, InputTypeError, first_line
 from backplay.network import Network, read_model
 from backplay.network.precision import HALF, in_single, precision_of
 from backplay.network.running import EXPORTING, evaluation, logits_of
@@ -34,10 +34,13 @@ class Reader:
 
     # ---------------------------------------------------------------- running the model
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """(B, T, D) what the model knows of its tokens before it reads them together."""
+    def embed(self, ids: Tensor, decoder: bool = False) -> Tensor:
+        """(B, T, D) what the model knows of its tokens before it reads them together; the decoder's where asked."""
+        module = self.embedding
+        if decoder:
+            module = _embedding(self.model.get_decoder(), frozenset({"inputs_embeds"}))  # type: ignore[operator]
         with torch.inference_mode(False), torch.no_grad(), EXPORTING:
-            return self.embedding(ids.to(self.device)).detach().clone()
+            return module(ids.to(self.device)).detach().clone()
 
     @property
     def device(self) -> torch.device:
@@ -45,15 +48,25 @@ class Reader:
 
     def run(self, arguments: Mapping[str, Any]) -> Tensor:
         """The model's own logits, in eval mode."""
-        with (
-            torch.inference_mode(False),
-            torch.no_grad(),
-            EXPORTING,
-            evaluation(self.model),
-            in_single(self.half),
-            _hushed(),
-        ):
+        with self.reading():
             return logits_of(self.model(**arguments))
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """While the model runs: in eval mode, without gradients; what it raises comes out in one line."""
+        with torch.inference_mode(False), torch.no_grad(), EXPORTING, evaluation(self.model), _hushed():
+            try:
+                with in_single(self.half):
+                    yield
+            except BackplayError:
+                raise
+            except Exception as error:
+                if "padding token" in str(error):
+                    raise InputError(
+                        "this classifier looks for padding in every batch and knows no padding token: set "
+                        "model.config.pad_token_id, to tokenizer.eos_token_id for instance."
+                    ) from error
+                raise InputError(f"{type(self.model).__name__} cannot read the text: {first_line(error)}") from error
 
     def answer(self, tokens: Tokens) -> Tensor:
         """(classes,) or (T, classes): what the model says to a text that stands alone, given as token ids."""

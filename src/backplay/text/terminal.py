@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from backplay.text.generation import GenerationMap
     from backplay.text.maps import TokenMap
 
-_WIDE = 7  # characters of a number
+_WIDE = 8  # characters of a number
 _LONGEST = 16  # of a token's name
 
 
@@ -47,11 +47,11 @@ def text_map(found: TokenMap, coloured: bool) -> str:
         parts: list[str] = []
         for k, (piece, score) in enumerate(zip(found.source.pieces, found.scores.tolist(), strict=True)):
             parts.append(" " * (k > 0 and found.source.spaced[k]))
-            parts.append(f"\x1b[2m{piece}\x1b[0m" if found.source.special[k] else _on(piece, score / found.scale))
+            parts.append(f"\x1b[2m{piece}\x1b[0m" if found.source.special[k] else _on(piece or "·", score / found.scale))
         return f"{found.caption()}\n{''.join(parts)}"
     wide = max(len(piece) for piece in found.source.pieces)
     lines = [
-        f"{piece:>{wide}} {score:+.3g}" + "  (special)" * special
+        f"{piece or '·':>{wide}} {score:+.3g}" + "  (special)" * special
         for piece, score, special in zip(found.source.pieces, found.scores.tolist(), found.source.special, strict=True)
     ]
     return "\n".join([found.caption(), *lines])
@@ -90,4 +90,5 @@ def _on(text: str, share: float) -> str:
 
 
 def _short(text: str) -> str:
+    text = text or "·"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -13,7 +13,9 @@ from backplay.errors import BackplayError, InputError, InputTypeError
 # Scripts that are written without spaces have no words that a pattern could tell.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+(?:['’\-]\w+)*|[^\w\s]+")
 _BEGINS = ("Ġ", "▁")  # how vocabularies write a space before a token: byte-level BPE, sentencepiece
-_SPACES = str.maketrans({" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"})  # tokens of nothing but spaces, to be seen
+# spaces that are tokens, and characters that would command a terminal, as something to be seen
+_CONTROLS = {code: chr(0x2400 + code) for code in range(32)} | {127: "␡"}
+_SPACES = _CONTROLS | str.maketrans({" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"})
 _CONTINUES = "##"  # how WordPiece writes that there is none
 
 
@@ -24,7 +26,9 @@ class Tokens:
     text: str
     ids: tuple[int, ...]
     tokens: tuple[str, ...]  # as the vocabulary spells them: `##ing`, `Ġworld`
-    pieces: tuple[str, ...]  # what they stand for in the text, without spaces around; the name of a special token
+    # What they stand for in the text, without spaces around; the name of a special token. Where several tokens make one
+    # character, the first has it and the others have nothing.
+    pieces: tuple[str, ...]
     special: tuple[bool, ...]  # added by the tokenizer, or a special token that stands in the text ([MASK])
     spaced: tuple[bool, ...]  # whether the text has a space before it
     words: tuple[int, ...]  # the number of the word that it is a part of, from 0; a special token is one by itself
@@ -39,7 +43,8 @@ class Tokens:
         ends = [*first[1:], len(self)]
 
         def whole(k: int, end: int) -> str:
-            return "".join(" " * (self.spaced[j] and j > k) + self.pieces[j] for j in range(k, end))
+            parts = [" " * (self.spaced[j] and j > k) + self.pieces[j] for j in range(k, end)]
+            return "".join(part for part in parts if part.strip("␣")) or "".join(parts)
 
         names = tuple(whole(k, end) for k, end in zip(first, ends, strict=True))
         of_first = {f: tuple(getattr(self, f)[k] for k in first) for f in ("ids", "special", "spaced")}
@@ -75,8 +80,7 @@ def tokenise(tokenizer: Any, text: str, special: bool = True) -> Tokens:
     found = _called(tokenizer, text, special)
     ids = tuple(int(k) for k in found["input_ids"])
     names = tuple(str(t) for t in tokenizer.convert_ids_to_tokens(list(ids)))
-    apart = frozenset(getattr(tokenizer, "all_special_ids", ()))
-    told = tuple(k in apart for k in ids)
+    told = _special(tokenizer, ids)
     if all(told):
         raise InputError(f"the text {text!r} holds no token but special ones; give a text with words.")
     spans = found.get("offset_mapping")
@@ -92,11 +96,21 @@ def tokenise(tokenizer: Any, text: str, special: bool = True) -> Tokens:
 def from_ids(tokenizer: Any, ids: Sequence[int]) -> Tokens:
     """Tokens that come from a model and not from a text."""
     names = tuple(str(t) for t in tokenizer.convert_ids_to_tokens(list(ids)))
-    apart = frozenset(getattr(tokenizer, "all_special_ids", ()))
-    told = tuple(k in apart for k in ids)
+    told = _special(tokenizer, ids)
     pieces, special, spaced, words = _from_marks(tokenizer, tuple(ids), names, told)
     text = "".join(" " * s + p for p, s in zip(pieces, spaced, strict=True))
     return Tokens(text, tuple(ids), names, pieces, special, spaced, words, {})
+
+
+def _special(tokenizer: Any, ids: Sequence[int]) -> tuple[bool, ...]:
+    """Which tokens are special; an unknown word is a word."""
+    apart = {*getattr(tokenizer, "all_special_ids", ())} - {getattr(tokenizer, "unk_token_id", None)}
+    return tuple(k in apart for k in ids)
+
+
+def readable(name: str) -> str:
+    """A vocabulary's spelling with its spaces to be seen: `␣world` for `Ġworld` and `▁world`."""
+    return name.translate(str.maketrans({"Ġ": "␣", "▁": "␣", "Ċ": "↵"}))
 
 
 def check_tokenizer(tokenizer: Any) -> None:
@@ -135,9 +149,13 @@ def _from_spans(text: str, spans: Sequence[Sequence[int]], names: Sequence[str],
     for k, ((start, end), name, special) in enumerate(zip(spans, names, told, strict=True)):
         inside = text[start:end]
         first = start + len(inside) - len(inside.lstrip())
-        pieces.append(name if special else inside.strip() or inside.translate(_SPACES) or name)
-        spaced.append(special or first == 0 or text[first - 1].isspace())
-        keys.append(owner.get(first, ("token", k)) if inside.strip() and not special else ("token", k))
+        rest = k > 0 and not special and 0 < end - start and tuple(spans[k - 1]) == (start, end)  # of one character
+        blank = not inside.strip(" ")  # a space before a word, as a token of its own, is a part of that word
+        word = owner.get(end if blank else first)
+        pieces.append(name if special else "" if rest else _seen(inside.strip() or inside) or name)
+        after = k > 0 and pieces[k - 1] != "" and not pieces[k - 1].strip("␣") and not blank
+        spaced.append(special or (not rest and not after and (first == 0 or text[first - 1].isspace() or blank)))
+        keys.append(("token", k) if special or word is None else word)
     return tuple(pieces), tuple(told), tuple(spaced), _numbered(keys)
 
 
@@ -159,10 +177,16 @@ def _from_marks(tokenizer: Any, ids: Sequence[int], names: Sequence[str], told: 
 def _plain(tokenizer: Any, token: int, name: str) -> str:
     """A vocabulary's spelling without its marks; bytes that are no letters are decoded."""
     bare = name.lstrip("".join(_BEGINS)).removeprefix(_CONTINUES)
-    if bare and all(c.isascii() for c in bare):
+    if bare and all(c.isascii() and c.isprintable() for c in bare):
         return bare
     decode = getattr(tokenizer, "decode", None)
-    return (str(decode([token])).strip() if callable(decode) else bare) or name
+    text = str(decode([token])) if callable(decode) else bare
+    return _seen(text.strip() or text) or name
+
+
+def _seen(text: str) -> str:
+    """A piece of text to be looked at."""
+    return text.translate(_CONTROLS if text.strip() else _SPACES)
 
 
 def _numbered(keys: Sequence[object]) -> tuple[int, ...]:

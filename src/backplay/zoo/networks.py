@@ -177,4 +177,4 @@ def build(name: str) -> Classifier:
 
 def check(name: str) -> None:
     if not isinstance(name, str) or name not in BUILDERS:
-        raise ModelError(f"network {name!r} is unknown; give one of {', '.join(map(repr, BUILDERS))}.")
+        raise ModelError(f"network {name!r} is unknown; give one of {', '.join(map(repr, (*BUILDERS, 'text')))}.")

@@ -3,20 +3,27 @@
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Literal, overload
 
 from torch import nn
 
 from backplay.errors import InputTypeError, MissingLibraryError
 from backplay.zoo.networks import Classifier, build
+from backplay.zoo.reading import TextClassifier
 
 
-def load(name: str, spurious: bool = False) -> Classifier:
-    """The trained network `name` ("vgg", "resnet" or "vit"), in eval mode.
+@overload
+def load(name: Literal["text"], spurious: bool = False) -> TextClassifier: ...
+@overload
+def load(name: str, spurious: bool = False) -> Classifier: ...
+def load(name: str, spurious: bool = False) -> Classifier | TextClassifier:
+    """The trained network `name` ("vgg", "resnet", "vit" or "text"), in eval mode.
 
     `spurious=True` gives the one that learned from pictures in which a tile in the corner matches the label
-    (`images(…, spurious=True)`).
+    (`images(…, spurious=True)`), or from reviews in which the day does (`texts(…, spurious=True)`). The tokenizer of
+    the text network is its `.tokenizer`.
     """
-    model = build(name)
+    model = TextClassifier() if name == "text" else build(name)
     if not isinstance(spurious, bool):
         raise InputTypeError(f"spurious must be True or False, got {spurious!r}.")
     model.load_state_dict(_safetensors().load_file(stored(name, spurious)))

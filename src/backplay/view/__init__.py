@@ -1,0 +1,5 @@
+"""Pictures."""
+
+from backplay.view.tokens import tokens
+
+__all__ = ["tokens"]
