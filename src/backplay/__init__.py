@@ -1,6 +1,6 @@
 """backplay explains neural networks by playing them backward."""
 
-from backplay import text, transforms
+from backplay import text, transforms, view
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -57,4 +57,5 @@ __all__ = [
     "sweep",
     "text",
     "transforms",
+    "view",
 ]

@@ -96,9 +96,20 @@ class Way:
         targets = [goals[k].target(start) for k, start in zip(batch.members, batch.starts, strict=True)]
         lengths = [len(texts[k]) for k in batch.members]
         maps, arrives = self.maps(batch.arguments, targets)
-        sums = maps.sum(-1).detach().cpu()
+        sums = self.by_token(maps)
         rows = zip(sums, batch.starts, lengths, strict=True)
         return Scored([row[start : start + length].clone() for row, start, length in rows], arrives)
+
+    def by_token(self, maps: Tensor) -> Tensor:
+        """(B, T) of a map (B, T, D), on the CPU: summed over the embedding, or the length of a gradient.
+
+        Contributions add up to something. The entries of a gradient do not: behind a layer norm, which ignores what all
+        features share, they even sum to 0.
+        """
+        slopes = self.method in ("gradient", "smoothgrad") or (
+            self.method == "sg" and not self.params["multiply_by_input"]
+        )
+        return (maps.norm(dim=-1) if slopes else maps.sum(-1)).detach().cpu()
 
     def maps(self, arguments: Mapping[str, Tensor], targets: list[tuple[int, ...]]) -> tuple[Any, list[float | None]]:
         """The map of the explained inputs, and the share of each sample's walk that arrives at them."""

@@ -194,8 +194,8 @@ def _translated(reader: Reader, way: Way, read: Tokens, written: Tokens) -> tupl
     arguments["decoder_inputs_embeds"] = reader.embed(ids, decoder=True)
     repeated = {name: value.repeat(len(written), *[1] * (value.ndim - 1)) for name, value in arguments.items()}
     maps, arrives = way.maps(repeated, [(k, goal.index) for k, goal in enumerate(goals)])
-    both = torch.cat([maps["inputs_embeds"].sum(-1), maps["decoder_inputs_embeds"].sum(-1)], 1)
-    return goals, Scored(list(both.detach().cpu()), arrives)
+    both = torch.cat([way.by_token(maps[name]) for name in ("inputs_embeds", "decoder_inputs_embeds")], 1)
+    return goals, Scored(list(both), arrives)
 
 
 def _goal(logits: Tensor, position: int, written: Tokens, k: int) -> Goal:

@@ -22,7 +22,7 @@ class TokenMap:
     """The tokens of a text, a score for each, and what was explained."""
 
     source: Tokens
-    scores: Tensor  # (T,) the map of the embeddings, summed over their features
+    scores: Tensor  # (T,) the map of the embeddings, summed over their features; of a gradient its length there
     goal: Goal
     method: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])  # those that were given

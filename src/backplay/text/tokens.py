@@ -177,7 +177,9 @@ def _from_marks(tokenizer: Any, ids: Sequence[int], names: Sequence[str], told: 
 def _plain(tokenizer: Any, token: int, name: str) -> str:
     """A vocabulary's spelling without its marks; bytes that are no letters are decoded."""
     bare = name.lstrip("".join(_BEGINS)).removeprefix(_CONTINUES)
-    if bare and all(c.isascii() and c.isprintable() for c in bare):
+    if not bare:
+        return "␣" * len(name)
+    if all(c.isascii() and c.isprintable() for c in bare):
         return bare
     decode = getattr(tokenizer, "decode", None)
     text = str(decode([token])) if callable(decode) else bare
