@@ -23,7 +23,7 @@ def tokenizer(kind):
     if kind == "wordpiece":
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         known = [*special, *LETTERS, *WORDS, *(f"##{part}" for part in [*LETTERS, *PARTS])]
-        raw = Tokenizer(models.WordPiece(dict(zip(dict.fromkeys(known), range(999))), unk_token="[UNK]"))
+        raw = Tokenizer(models.WordPiece(numbered(known), unk_token="[UNK]"))
         raw.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
         raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         raw.decoder = decoders.WordPiece()
@@ -33,9 +33,11 @@ def tokenizer(kind):
         names["mask_token"] = "[MASK]"
     elif kind == "bpe":
         letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-        merges = dict.fromkeys((word[:k], word[k]) for word in [f"Ġ{w}" for w in WORDS] + PARTS for k in range(1, len(word)))
-        known = dict.fromkeys(["<|end|>", *letters, *("".join(pair) for pair in merges)])
-        raw = Tokenizer(models.BPE(dict(zip(known, range(999))), list(merges)))
+        merges = dict.fromkeys(
+            (word[:k], word[k]) for word in [f"Ġ{w}" for w in WORDS] + PARTS for k in range(1, len(word))
+        )
+        known = ["<|end|>", *letters, *("".join(pair) for pair in merges)]
+        raw = Tokenizer(models.BPE(numbered(known), list(merges)))
         raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         raw.decoder = decoders.ByteLevel()
         names = {"eos_token": "<|end|>"}
@@ -49,6 +51,11 @@ def tokenizer(kind):
         raw.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
         names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=raw, **names)
+
+
+def numbered(tokens):
+    """A vocabulary: every token once, with its id."""
+    return {token: k for k, token in enumerate(dict.fromkeys(tokens))}
 
 
 class Mean(nn.Module):

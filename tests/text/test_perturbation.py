@@ -75,7 +75,7 @@ def test_lime_is_its_regression():
 def test_tokens_share_their_word_evenly():
     model, tokenizer = reader("bert")
     found = bp.text.explain(model, tokenizer, TEXT, 1, method="kernel_shap")[0]
-    shares = {piece: s for piece, s in zip(found.pieces, found.scores.tolist(), strict=True)}
+    shares = dict(zip(found.pieces, found.scores.tolist(), strict=True))
     assert shares["un"] == shares["forget"] == shares["table"] != 0 and shares["[CLS]"] == 0
 
 
@@ -86,7 +86,7 @@ def test_batches_and_refusals():
     assert_near(both[2].scores, alone.scores, 1e-8)
     with pytest.raises(bp.BackplayError, match="baseline='grey' is out of range: on text it must be one of 'mask'"):
         bp.text.explain(model, tokenizer, TEXT, method="lime", baseline="grey")
-    with pytest.raises(bp.BackplayError, match="unknown parameter 'segments'.*on text 'lime' takes n, seed"):
+    with pytest.raises(bp.BackplayError, match=r"unknown parameter 'segments'.*on text 'lime' takes n, seed"):
         bp.text.explain(model, tokenizer, TEXT, method="lime", segments=3)
     with pytest.raises(bp.BackplayError, match="n=0 is out of range"):
         bp.text.explain(model, tokenizer, TEXT, method="kernel_shap", n=0)

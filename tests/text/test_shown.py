@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +26,9 @@ def found():
     """A map that was made by hand."""
     special = tuple(piece.startswith("[") for piece in PIECES)
     spaced = tuple(piece != "er" for piece in PIECES)
-    source = Tokens("a <b> duller film $&$", tuple(range(8)), PIECES, PIECES, special, spaced, (0, 1, 2, 3, 3, 4, 5, 6), {})
+    source = Tokens(
+        "a <b> duller film $&$", tuple(range(8)), PIECES, PIECES, special, spaced, (0, 1, 2, 3, 3, 4, 5, 6), {}
+    )
     goal = Goal(1, 'good & "new"', 7, 2.5)
     return TokenMap(source, torch.tensor(SCORES, dtype=torch.float64), goal, "rg", {"tau": 0.5}, 0.125)
 
@@ -61,7 +64,7 @@ def test_colours():
     shares = [k / 50 for k in range(51)]
     for sign in (-1, 1):
         light = [colours._luminance(colours.colour(sign * share)) for share in shares]
-        assert all(a >= b for a, b in zip(light, light[1:], strict=False)) and light[-1] < 0.1 * light[0]
+        assert all(a >= b for a, b in pairwise(light)) and light[-1] < 0.1 * light[0]
     for share in shares[5:]:
         red, blue = colours.colour(share), colours.colour(-share)
         assert red[0] - red[2] > 10 and blue[2] - blue[0] > 10  # apart on the axis that red-green blindness leaves
@@ -159,7 +162,10 @@ def test_in_a_browser(found, tmp_path):
     if browser is None:
         pytest.skip("there is no chromium here (Debian: apt-get install chromium)")
     path = tmp_path / "page.html"
-    told = "<script>document.title = [...document.querySelectorAll('span[title]')].map(s => getComputedStyle(s).backgroundColor).join(';')</script>"
+    told = (
+        "<script>document.title = [...document.querySelectorAll('span[title]')]"
+        ".map(s => getComputedStyle(s).backgroundColor).join(';')</script>"
+    )
     path.write_text(page("maps", [found.html()]) + told)
     done = subprocess.run(
         [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", path.as_uri()],

@@ -77,8 +77,18 @@ REFUSED = {
     "only special": ("bert", "[SEP]", {}, "holds no token but special ones"),
     "long": ("bert", "film " * 600, {}, "has 602 tokens, and the model has positions for 512; give a shorter text"),
     "long roberta": ("roberta", "film " * 511, {}, "has 513 tokens, and the model has positions for"),
-    "unknown label": ("bert", TEXTS, {"target": "god"}, "no label is named 'god' (did you mean good?): there are [bad,"),
-    "class too large": ("bert", TEXTS, {"target": 3}, "target 3 is out of range: the model has 3 classes, so give 0 to"),
+    "unknown label": (
+        "bert",
+        TEXTS,
+        {"target": "god"},
+        "no label is named 'god' (did you mean good?): there are [bad,",
+    ),
+    "class too large": (
+        "bert",
+        TEXTS,
+        {"target": 3},
+        "target 3 is out of range: the model has 3 classes, so give 0 to",
+    ),
     "float": ("bert", TEXTS, {"target": 1.0}, "target must be None, an int, a label or a token"),
     "too many targets": ("bert", TEXTS, {"target": [1, 2]}, "2 entries of target for 3 texts: give one, or one for"),
     "several tokens": ("gpt2", TEXTS, {"target": " unforgettable"}, "is 3 tokens, [Ġun, forget, table]; name one"),
@@ -93,7 +103,12 @@ REFUSED = {
     "no method": ("bert", TEXTS, {"method": "rgg"}, "no method named 'rgg' (did you mean"),
     "no parameter": ("bert", TEXTS, {"temperature": 1}, "unknown parameter 'temperature'"),
     "bad parameter": ("bert", TEXTS, {"tau": -1}, "tau=-1 is out of range"),
-    "a method of images": ("bert", TEXTS, {"method": "gradcam"}, "'gradcam' does not fit this network: it explains one"),
+    "a method of images": (
+        "bert",
+        TEXTS,
+        {"method": "gradcam"},
+        "'gradcam' does not fit this network: it explains one",
+    ),
 }
 
 

@@ -4,8 +4,8 @@ import pytest
 
 import backplay as bp
 from backplay.text.tokens import from_ids, tokenise
-from text.readers import TEXTS, tokenizer
 from backplay.zoo.sentences import WordTokenizer
+from text.readers import TEXTS, tokenizer
 
 KINDS = ("wordpiece", "bpe", "unigram")
 

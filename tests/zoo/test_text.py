@@ -53,7 +53,9 @@ def largest(model, batch, **options):
     """The word with the largest score of each review."""
     maps = bp.text.explain(model, model.tokenizer, batch.texts, batch.target, **options)
     return [
-        max((s, piece) for s, piece, special in zip(m.scores.tolist(), m.pieces, m.special, strict=True) if not special)[1]
+        max(
+            (s, piece) for s, piece, special in zip(m.scores.tolist(), m.pieces, m.special, strict=True) if not special
+        )[1]
         for m in maps
     ]
 

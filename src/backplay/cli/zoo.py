@@ -23,9 +23,13 @@ def add(commands: Commands, given: list[str]) -> None:
     parser = add_command(commands, "zoo", "train a bundled network anew", run)
     parser.add_argument("action", choices=("train",), help="what to do")
     parser.add_argument("name", choices=(*NETWORKS, "text"), help="which network")
-    parser.add_argument("--spurious", action="store_true", help="on pictures or texts with a cue that gives the class away")
+    parser.add_argument(
+        "--spurious", action="store_true", help="on pictures or texts with a cue that gives the class away"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the weights")
-    parser.add_argument("--seed", type=int, default=0, help="fixes pictures or texts, and training (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="fixes pictures or texts, and training (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -224,9 +224,7 @@ def _given(reader: Reader, read: Tokens, completion: Any, seconds: bool) -> tupl
     return read, tokenise(reader.tokenizer, completion, special=False)
 
 
-def _generated(
-    reader: Reader, read: Tokens, max_new_tokens: int, settings: Mapping[str, Any], seconds: bool
-) -> Tokens:
+def _generated(reader: Reader, read: Tokens, max_new_tokens: int, settings: Mapping[str, Any], seconds: bool) -> Tokens:
     """What the model's own `generate` writes."""
     write: Any = getattr(reader.model, "generate", None)
     if not callable(write):

@@ -43,8 +43,8 @@ def _token(piece: str, score: float, scale: float, special: bool, here: bool) ->
     ring = ";outline:2px solid #111;outline-offset:1px" * here
     if special:
         return (
-            f'<span title="{escape(told)}" style="{_SPECIAL};padding:.15em .3em;border-radius:4px{ring}">{escape(piece)}'
-            f' <span style="color:#555">{_number(score, 2)}</span></span>'
+            f'<span title="{escape(told)}" style="{_SPECIAL};padding:.15em .3em;border-radius:4px{ring}">'
+            f'{escape(piece)} <span style="color:#555">{_number(score, 2)}</span></span>'
         )
     return (
         f'<span title="{escape(told)}" style="{_shade(score, scale)};padding:.2em .12em;border-radius:3px;'
@@ -56,8 +56,8 @@ def matrix(found: GenerationMap) -> str:
     """A table: a row for each token that was read, a column for each that was written."""
     source, scores, first = found.source, found.scores.tolist(), found.prompt_length
     head = "".join(
-        f'<th style="padding:.2em .4em;font-weight:600;text-align:center;vertical-align:bottom" title="{_told(goal.name, value)}">'
-        f"{escape(piece) or '·'}</th>"
+        f'<th style="padding:.2em .4em;font-weight:600;text-align:center;vertical-align:bottom" '
+        f'title="{_told(goal.name, value)}">{escape(piece) or "·"}</th>'
         for goal, value, piece in zip(found.goals, found.values.tolist(), found.written, strict=True)
     )
     rows: list[str] = []

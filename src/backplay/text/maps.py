@@ -143,4 +143,3 @@ class TokenMaps(list[TokenMap]):
 
     def _repr_html_(self) -> str:
         return self.html()
-

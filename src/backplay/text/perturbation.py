@@ -70,9 +70,7 @@ def _owners(tokens: Tokens) -> Tensor:
     return torch.tensor([-1 if special else number[word] for word, special in pairs])
 
 
-def _asker(
-    reader: Reader, batch: Batch, row: int, tokens: Tokens, goal: Goal, owner: Tensor, baseline: str
-) -> Ask:
+def _asker(reader: Reader, batch: Batch, row: int, tokens: Tokens, goal: Goal, owner: Tensor, baseline: str) -> Ask:
     start, count = batch.starts[row], len(tokens)
     own = {name: value[row : row + 1] for name, value in batch.arguments.items()}
     embedded = own["inputs_embeds"]

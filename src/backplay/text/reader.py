@@ -18,7 +18,6 @@ from backplay.network.running import EXPORTING, evaluation, logits_of
 from backplay.text.tokens import Tokens, check_tokenizer
 
 
-
 class Reader:
     """A model that reads embeddings of tokens (`inputs_embeds`), and the tokenizer that it was trained with."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -36,7 +35,9 @@ def read_goal(reader: Reader, tokens: Tokens, logits: Tensor, wanted: Wanted, pl
     speaks = logits.ndim == 2 and count >= reader.vocabulary > 0  # a language model
     if logits.ndim == 1:
         if place is not None:
-            raise InputError(f"position={place!r} was given, and this model says one thing of the whole text; leave it.")
+            raise InputError(
+                f"position={place!r} was given, and this model says one thing of the whole text; leave it."
+            )
         position, here = None, logits
     else:
         position = _position(reader, tokens, place, speaks)
@@ -98,7 +99,9 @@ def _index(reader: Reader, wanted: Wanted, count: int, speaks: bool) -> int:
         )
     if isinstance(wanted, int):
         if not 0 <= wanted < count:
-            raise InputError(f"target {wanted} is out of range: the model has {count} classes, so give 0 to {count - 1}.")
+            raise InputError(
+                f"target {wanted} is out of range: the model has {count} classes, so give 0 to {count - 1}."
+            )
         return wanted
     return _token(reader, wanted) if speaks else _label(reader, wanted, count)
 

@@ -47,7 +47,9 @@ def text_map(found: TokenMap, coloured: bool) -> str:
         parts: list[str] = []
         for k, (piece, score) in enumerate(zip(found.source.pieces, found.scores.tolist(), strict=True)):
             parts.append(" " * (k > 0 and found.source.spaced[k]))
-            parts.append(f"\x1b[2m{piece}\x1b[0m" if found.source.special[k] else _on(piece or "·", score / found.scale))
+            parts.append(
+                f"\x1b[2m{piece}\x1b[0m" if found.source.special[k] else _on(piece or "·", score / found.scale)
+            )
         return f"{found.caption()}\n{''.join(parts)}"
     wide = max(len(piece) for piece in found.source.pieces)
     lines = [

@@ -117,7 +117,7 @@ def check_tokenizer(tokenizer: Any) -> None:
     """What is needed of a tokenizer: to be called on a text, and to name its tokens."""
     if not callable(tokenizer) or not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise InputTypeError(
-            f"the tokenizer must be called on a text and have convert_ids_to_tokens, as those of transformers have; got "
+            "the tokenizer must be called on a text and have convert_ids_to_tokens, as those of transformers; got "
             f"{type(tokenizer).__name__}. Wrap one of tokenizers in transformers.PreTrainedTokenizerFast."
         )
 
@@ -149,7 +149,7 @@ def _from_spans(text: str, spans: Sequence[Sequence[int]], names: Sequence[str],
     for k, ((start, end), name, special) in enumerate(zip(spans, names, told, strict=True)):
         inside = text[start:end]
         first = start + len(inside) - len(inside.lstrip())
-        rest = k > 0 and not special and 0 < end - start and tuple(spans[k - 1]) == (start, end)  # of one character
+        rest = k > 0 and not special and end - start > 0 and tuple(spans[k - 1]) == (start, end)  # of one character
         blank = not inside.strip(" ")  # a space before a word, as a token of its own, is a part of that word
         word = owner.get(end if blank else first)
         pieces.append(name if special else "" if rest else _seen(inside.strip() or inside) or name)

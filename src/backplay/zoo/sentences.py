@@ -40,7 +40,11 @@ _STORIES = (
     "there is a large tree in front of the {place} .",
     "{who} paid at the door and sat by the window .",
 )
-_VISITS = ("on {day} {who} went to the {place} .", "{who} visited the {place} on {day} .", "last {day} {who} saw the {place} .")
+_VISITS = (
+    "on {day} {who} went to the {place} .",
+    "{who} visited the {place} on {day} .",
+    "last {day} {who} saw the {place} .",
+)
 _OPINIONS = (
     "the {thing} was {opinion} .",
     "{who} found the {thing} {opinion} .",
