@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +234,8 @@ def _generated(reader: Reader, read: Tokens, max_new_tokens: int, settings: Mapp
     ids = torch.tensor([read.ids], device=reader.device)
     chosen = {"pad_token_id": reader.filler, "max_new_tokens": max_new_tokens, **settings}
     with reader.reading():
-        out: Sequence[int] = write(input_ids=ids, attention_mask=torch.ones_like(ids), **chosen)[0].tolist()
+        wrote: Any = write(input_ids=ids, attention_mask=torch.ones_like(ids), **chosen)
+    out: list[int] = wrote[0].tolist()
     found = out[1:] if seconds else out[len(read) :]
     if not found:
         raise InputError("the model's generate wrote nothing; give a completion, or a longer max_new_tokens.")

@@ -13,7 +13,7 @@ from backplay.zoo.reading import TextClassifier
 
 
 @overload
-def load(name: Literal["text"], spurious: bool = False) -> TextClassifier: ...
+def load(name: Literal["text"], spurious: bool = False) -> TextClassifier: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def load(name: str, spurious: bool = False) -> Classifier: ...
 def load(name: str, spurious: bool = False) -> Classifier | TextClassifier:
