@@ -28,7 +28,7 @@ from backplay.values.decomposition import Decomposition, decompose
 from backplay.values.moments import moments
 
 if TYPE_CHECKING:
-    from backplay import view
+    from backplay import text, view
 
 __version__ = "0.1.0"
 
@@ -60,13 +60,14 @@ __all__ = [
     "preset",
     "presets",
     "sweep",
+    "text",
     "transforms",
     "view",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`bp.view` brings matplotlib along, so it is imported when somebody draws."""
-    if name == "view":
-        return importlib.import_module("backplay.view")
+    """Rooms around the core are imported when somebody enters them: `bp.view` brings matplotlib along, for one."""
+    if name in ("text", "view"):
+        return importlib.import_module(f"backplay.{name}")
     raise AttributeError(f"module 'backplay' has no attribute {name!r}")

@@ -11,8 +11,9 @@ import torch
 import backplay as bp
 from backplay import zoo
 from backplay.errors import InputTypeError, KeywordError, ModelError
-from backplay.zoo.networks import BUILDERS, fold, save, stored, vgg
+from backplay.zoo.networks import BUILDERS, fold, vgg
 from backplay.zoo.training import accuracy, train
+from backplay.zoo.weights import save, stored
 
 NAMES = list(BUILDERS)
 every = pytest.mark.parametrize("name", NAMES)

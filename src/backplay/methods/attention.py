@@ -1,9 +1,10 @@
 """Explanations read off attention weights: raw attention, rollout, and the two of Chefer.
 
-All of them are (B, 1, H, W): a score for each patch, up-sampled bilinearly. A score is read in the rows of the tokens
-that the head reads: the class token's, or the mean over the patches that are pooled, whatever other tokens stand before
-them; of a distilled DeiT, whose two heads are averaged, the mean of its class and distillation token, where published
-code reads the first alone. Samples never meet, whatever the batch.
+Of an image all of them are (B, 1, H, W): a score for each patch, up-sampled bilinearly; of embeddings (B, T, features)
+they are (B, T, 1). A score is read in the rows of the tokens that the head reads: the class token's, or the mean over
+the patches that are pooled, whatever other tokens stand before them; of a distilled DeiT, whose two heads are averaged,
+the mean of its class and distillation token, where published code reads the first alone. Samples never meet, whatever
+the batch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CHEFER_A = "Chefer et al. 2021, CVPR, Transformer interpretability beyond attent
 CHEFER_B = "Chefer et al. 2021, ICCV, Generic attention-model explainability for bi-modal transformers"
 VASWANI = "Vaswani et al. 2017, NeurIPS, Attention is all you need; Dosovitskiy et al. 2021, ICLR"
 
-_NEEDS = ("image", "global attention")
+_NEEDS = ("global attention",)
 
 
 def _tokens(subject: Subject) -> Tokens:
@@ -64,9 +65,9 @@ def deciding(values: Values, subject: Subject, tokens: Tokens) -> Tensor:
     return found
 
 
-def _image(scores: Tensor, values: Values, subject: Subject, tokens: Tokens) -> Tensor:
-    """Scores (B, T, T) of the tokens that decide, laid out on the image."""
-    return tokens.image(scores, deciding(values, subject, tokens), (subject.x.shape[-2], subject.x.shape[-1]))
+def _map(scores: Tensor, values: Values, subject: Subject, tokens: Tokens) -> Tensor:
+    """Scores (B, T, T) of the tokens that decide, laid out on the input."""
+    return tokens.map(scores, deciding(values, subject, tokens), subject.x)
 
 
 def attention_weights(values: Values, tokens: Tokens) -> list[Tensor]:
@@ -124,7 +125,7 @@ def _added(layer: Tensor, found: Tensor) -> Tensor:
 def raw_attention(subject: Subject) -> Tensor:
     """The last block's weights, mean over heads. They do not depend on the target."""
     tokens, values = _tokens(subject), _values(subject)
-    return _image(attention_weights(values, tokens)[-1], values, subject, tokens)
+    return _map(attention_weights(values, tokens)[-1], values, subject, tokens)
 
 
 @method(
@@ -146,7 +147,7 @@ def rollout(subject: Subject, residual_weight: float) -> Tensor:
         mixed = (1 - residual_weight) * weight + residual_weight * eye
         return mixed / mixed.sum(-1, keepdim=True) @ found
 
-    return _image(compose(attention_weights(values, tokens), step), values, subject, tokens)
+    return _map(compose(attention_weights(values, tokens), step), values, subject, tokens)
 
 
 @method("gae", title="GAE", family="relevance", architectures=("transformer",), reference=CHEFER_B, needs=_NEEDS)
@@ -154,7 +155,7 @@ def gae(subject: Subject) -> Tensor:
     """`R ← R + E_h[(∇A ⊙ A)⁺] R` through the blocks, from `R = I` (eqs. 5 and 6)."""
     tokens = _tokens(subject)
     layers = [(gradient * weight).clamp(min=0).mean(1) for weight, gradient in attention_gradients(subject, tokens)]
-    return _image(compose(layers, _added), _values(subject), subject, tokens)
+    return _map(compose(layers, _added), _values(subject), subject, tokens)
 
 
 @method("tibav", title="TIBAV", family="relevance", architectures=("transformer",), reference=CHEFER_A, needs=_NEEDS)
@@ -175,4 +176,4 @@ def tibav(subject: Subject) -> Tensor:
         arrived = passed.masses[block].plain()
         slope, _ = halves(lambda a, v, block=block: block.map.apply(v, a), (told, value), arrived, 0.0)
         layers.append((gradient * weight * tokens.weights(block, slope)).clamp(min=0).mean(1))
-    return _image(compose(layers, _added), values, subject, tokens)
+    return _map(compose(layers, _added), values, subject, tokens)

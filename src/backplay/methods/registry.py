@@ -33,7 +33,7 @@ NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "attention": (has_attention, "it reads attention weights, and this network has none"),
     "global attention": (
         lambda net: find_tokens(net) is not None,
-        "it lays attention weights out on the image, which takes patches that all attend to each other in every block",
+        "it lays attention weights out on the input: patches or tokens that all attend to each other in every block",
     ),
     "first layer": (
         has_first_layer,

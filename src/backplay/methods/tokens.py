@@ -1,7 +1,8 @@
-"""Tokens of a vision transformer: which rows of its attention are patches, and where they lie in the image."""
+"""Tokens of a transformer: which rows of its attention are patches of an image, or tokens of a text."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -14,13 +15,10 @@ from backplay.network.nodes import Affine
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """`prefix` tokens that are no patches (class, distillation, registers), then a grid of patches row by row."""
+class Tokens(ABC):
+    """The rows of all attention blocks of a network, as many in each."""
 
     blocks: tuple[Attention, ...]  # from the input to the output
-    prefix: int
-    height: int
-    width: int
 
     def weights(self, block: Attention, weight: Tensor) -> Tensor:
         """Attention weights of a block as (B, heads, queries, keys)."""
@@ -33,24 +31,52 @@ class Tokens:
         rows = output.movedim(block.equation.out.index(block.axes[0]), 1).flatten(2)
         return rows.unflatten(0, (-1, block.layout.inner)).transpose(1, 2).flatten(2)
 
-    def image(self, scores: Tensor, deciding: Tensor, size: tuple[int, int]) -> Tensor:
-        """Scores (B, queries, keys) as a map (B, 1, H, W): the mean over the queries that decide, (B, queries)."""
+    def map(self, scores: Tensor, deciding: Tensor, x: Tensor) -> Tensor:
+        """Scores (B, queries, keys) as a map of the input: the mean over the queries that decide, (B, queries)."""
         shares = deciding.to(scores.dtype) / deciding.sum(1, keepdim=True)
-        row = torch.einsum("bq,bqk->bk", shares, scores)[:, self.prefix :]
-        patches = row.reshape(-1, 1, self.height, self.width)
+        return self.laid_out(torch.einsum("bq,bqk->bk", shares, scores), x)
+
+    @abstractmethod
+    def laid_out(self, row: Tensor, x: Tensor) -> Tensor:
+        """A score for each token, (B, keys), as a map of the input."""
+
+
+@dataclass(frozen=True)
+class Patches(Tokens):
+    """`prefix` tokens that are no patches (class, distillation, registers), then a grid of patches row by row."""
+
+    prefix: int
+    height: int
+    width: int
+
+    def laid_out(self, row: Tensor, x: Tensor) -> Tensor:
+        """(B, 1, H, W)."""
+        patches = row[:, self.prefix :].reshape(-1, 1, self.height, self.width)
+        size = (x.shape[-2], x.shape[-1])
         return torch.nn.functional.interpolate(patches, size, mode="bilinear", align_corners=False)
 
 
+@dataclass(frozen=True)
+class Positions(Tokens):
+    """Every row is a position of the input (B, T, features), such as the embeddings of a text."""
+
+    def laid_out(self, row: Tensor, x: Tensor) -> Tensor:
+        """(B, T, 1)."""
+        return row[:, :, None]
+
+
 def find_tokens(network: Network) -> Tokens | None:
-    """The tokens of a network in which every attention layer sees the whole image; None for any other network."""
+    """The tokens of a network in which every attention layer sees the whole input; None for any other network."""
     blocks = tuple(n for n in network.nodes if isinstance(n, Attention) and n in network.carrying)
-    if not blocks or len(network.inputs) > 1 or len(network.input.shape) != 4 or not all(_is_global(b) for b in blocks):
+    if not blocks or len(network.inputs) > 1 or not all(_is_global(b) for b in blocks):
         return None
-    counts = {count for block in blocks for count in _counts(block)}
-    if len(counts) != 1:
+    counts, shape = {count for block in blocks for count in _counts(block)}, network.input.shape
+    if len(counts) != 1 or len(shape) not in (3, 4):
         return None
+    if len(shape) == 3:
+        return Positions(blocks) if counts == {shape[1]} else None
     found = _grid(network, counts.pop())
-    return None if found is None else Tokens(blocks, *found)
+    return None if found is None else Patches(blocks, *found)
 
 
 def _is_global(block: Attention) -> bool:

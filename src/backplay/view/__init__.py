@@ -20,6 +20,20 @@ from backplay.view.moments import moments
 from backplay.view.players import players
 from backplay.view.plot import plot
 from backplay.view.sweep import sweep
+from backplay.view.tokens import tokens
 from backplay.view.walks import walks
 
-__all__ = ["certificate", "distance", "flow", "game", "grid", "heatmap", "moments", "players", "plot", "sweep", "walks"]
+__all__ = [
+    "certificate",
+    "distance",
+    "flow",
+    "game",
+    "grid",
+    "heatmap",
+    "moments",
+    "players",
+    "plot",
+    "sweep",
+    "tokens",
+    "walks",
+]

@@ -4,18 +4,15 @@ Each is a `Classifier`: `features` turns a picture into cells, `head` turns the 
 come with the package, as safetensors files in the folder `trained`.
 """
 
-import importlib
 import math
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from backplay.errors import InputTypeError, MissingLibraryError, ModelError
+from backplay.errors import ModelError
 from backplay.zoo.scenes import SIZE
 from backplay.zoo.shapes import CLASSES
 
@@ -181,34 +178,4 @@ def build(name: str) -> Classifier:
 
 def check_name(name: str) -> None:
     if not isinstance(name, str) or name not in BUILDERS:
-        raise ModelError(f"network {name!r} is unknown; give one of {', '.join(map(repr, BUILDERS))}.")
-
-
-def load(name: str, spurious: bool = False) -> Classifier:
-    """The trained network `name` ("vgg", "resnet" or "vit"), in eval mode.
-
-    `spurious=True` gives the one that learned from pictures in which a tile in the corner matches the label
-    (`images(…, spurious=True)`).
-    """
-    model = build(name)
-    if not isinstance(spurious, bool):
-        raise InputTypeError(f"spurious must be True or False, got {spurious!r}.")
-    model.load_state_dict(_safetensors().load_file(stored(name, spurious)))
-    return model.eval()
-
-
-def stored(name: str, spurious: bool = False) -> Path:
-    """The file that `load` reads."""
-    return Path(__file__).parent / "trained" / f"{name}{'-spurious' if spurious else ''}.safetensors"
-
-
-def save(model: nn.Module, path: Path) -> None:
-    """Write what `load` reads."""
-    _safetensors().save_file({key: value.contiguous() for key, value in model.state_dict().items()}, path)
-
-
-def _safetensors() -> ModuleType:
-    try:
-        return importlib.import_module("safetensors.torch")
-    except ImportError as error:
-        raise MissingLibraryError("the zoo's weights need safetensors: pip install 'backplay[zoo]'") from error
+        raise ModelError(f"network {name!r} is unknown; give one of {', '.join(map(repr, (*BUILDERS, 'text')))}.")
