@@ -70,8 +70,11 @@ def test_whole_trajectories(epsilon, tau):
     """Every trajectory as often as its probability over `Z`, by numpy: logits, streams, neurons, pixels."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double().eval()
+    with torch.no_grad():
+        model[0].bias.add_(1.0)  # several neurons live, and walks survive them unlike often
     x = torch.randn(1, 4, dtype=torch.float64)
     play = bp.RoutingGame(model, epsilon=epsilon, tau=tau).play(x, 0)
+    assert (play.marginal("1") > 0).sum() >= 3
     drawn = play.sample(20_000, seed=2, arriving=True)
     law = routing_law(model, x, drawn, epsilon, tau) / float(play.marginal("input").sum())
     columns = [drawn.states["2"], drawn.streams["2"], drawn.states["0"], drawn.streams["0"], drawn.states["input"]]
