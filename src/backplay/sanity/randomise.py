@@ -44,7 +44,7 @@ def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Lay
     if not isinstance(found, Network):
         if example is None:
             raise InputError(
-                "the order of layers is that of the graph: give example=…, an input of the model, or a captured network."
+                "layers are ordered as the graph has them: give example=…, an input of the model, or a captured network."
             )
         found = capture(found, example)
     groups: list[tuple[str, list[str]]] = []
@@ -60,7 +60,7 @@ def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Lay
 
 
 def _each_once(network: Network) -> list[str]:
-    """Every parameter of the model under one name, from the output to the input; those that are never read come last."""
+    """Every parameter under one name, from the output to the input; those that are never read come last."""
     known = dict(network.model.named_parameters(remove_duplicate=False))
     found: dict[int, str] = {}
     for name in (*network.learnable, *known):
