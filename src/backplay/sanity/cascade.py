@@ -1,4 +1,4 @@
-"""The cascade: layer after layer forgets, and maps and walks are compared with the model's (sec:hellinger-cascading)."""
+"""The cascade: layer after layer forgets, and maps and walks are compared with its own (sec:hellinger-cascading)."""
 
 from __future__ import annotations
 
@@ -91,8 +91,6 @@ def _steps(
         other = network if layer is None else _captured(network, twin, x)
         again = {name: Explainer(other, e.info.name, **e.params).attribute(x, aim) for name, e in explainers.items()}
         met = {
-            name: hellinger(play, play if layer is None else _play(other, name, x, aim)) for name, play in plays.items()
-        }
             name: hellinger(play, play if layer is None else _play(other, name, x, aim)) for name, play in plays.items()
         }
         yield Step(

@@ -44,7 +44,7 @@ def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Lay
     if not isinstance(found, Network):
         if example is None:
             raise InputError(
-                "layers are ordered as the graph has them: give example=…, an input of the model, or a captured network."
+                "layers have the order of the graph: give example=…, an input of the model, or a captured network."
             )
         found = capture(found, example)
     groups: list[tuple[str, list[str]]] = []
