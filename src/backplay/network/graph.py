@@ -40,6 +40,7 @@ class Network:
         self.keys = example.explained
         self.signature = Signature.of(program, example)
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
+        self.learnable = _by_last_use(program)  # names of parameters, the one that is read last first
         self._lifted = dict(program.constants)  # the program's own constants
         self._holds_half = _holds_half(program)
         self._changing = [own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
@@ -290,6 +291,17 @@ class Network:
             f"no node or module named {name!r} in this network{suggestion(name, sorted({*exact, *modules}))}; "
             "`[n.name for n in play.network.nodes]` lists all names."
         )
+
+
+def _by_last_use(program: ExportedProgram) -> tuple[str, ...]:
+    """The model's parameters from the output to the input: the one that the forward pass reads last comes first.
+
+    A parameter that is read several times stands where it is read last; one that is never read stands at the end.
+    """
+    place = {node: k for k, node in enumerate(program.graph.nodes)}
+    named = program.graph_signature.inputs_to_parameters
+    read = {named[n.name]: max((place[u] for u in n.users), default=-1) for n in place if n.name in named}
+    return tuple(own_name(name) for name in sorted(read, key=lambda name: -read[name]))
 
 
 def _holds_half(program: ExportedProgram) -> bool:

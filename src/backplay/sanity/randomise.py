@@ -1,0 +1,128 @@
+"""Networks that have forgotten: copies of a model whose layers, from the output on, are drawn anew (app:sanity-check).
+
+The order is that of the graph, not that in which modules were registered, and every parameter belongs to a layer: a
+transformer's in-projection, class token and position embedding too.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from backplay.entry import entry
+from backplay.errors import InputError, KeywordError, suggestion
+from backplay.network import Model, Network, capture, read_model
+
+Which = Literal["all", "weights"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What one step of a cascade draws anew."""
+
+    name: str  # path of the module that owns the parameters; of the model's own, the parameter's name
+    parameters: tuple[str, ...]  # their names in the model
+
+
+@entry
+def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Layer, ...]:
+    """The layers of a model from its output to its input, each parameter in exactly one of them.
+
+    A captured network knows its order; a module is captured on `example`. Parameters of one module that are read one
+    after the other form a layer. With `which="weights"` only the weights of convolutions and linear layers count, and
+    norms, biases and embeddings are left as they are (tab:double-random-hellinger).
+    """
+    if which not in ("all", "weights"):
+        raise KeywordError(f"which={which!r} is out of range: it must be 'all' or 'weights'.")
+    found = read_model(model, "layers")
+    if not isinstance(found, Network):
+        if example is None:
+            raise InputError(
+                "layers have the order of the graph: give example=…, an input of the model, or a captured network."
+            )
+        found = capture(found, example)
+    groups: list[tuple[str, list[str]]] = []
+    for name in _each_once(found):
+        if which == "weights" and not _is_weight(found.model, name):
+            continue
+        owner = name.rpartition(".")[0] or name
+        if groups and groups[-1][0] == owner:
+            groups[-1][1].append(name)
+        else:
+            groups.append((owner, [name]))
+    return tuple(Layer(name=owner, parameters=tuple(names)) for owner, names in groups)
+
+
+def _each_once(network: Network) -> list[str]:
+    """Every parameter under one name, from the output to the input; those that are never read come last."""
+    known = dict(network.model.named_parameters(remove_duplicate=False))
+    found: dict[int, str] = {}
+    for name in (*network.learnable, *known):
+        found.setdefault(id(known[name]), name)
+    return list(found.values())
+
+
+@entry
+def randomise(
+    model: Model, upto: str | None = None, seed: int = 0, *, example: Any = None, which: Which = "all"
+) -> nn.Module:
+    """A new module whose layers, from the output up to and including `upto`, are drawn anew; None means all.
+
+    >>> bp.randomise(model, seed=1)
+    >>> bp.randomise(bp.capture(model, x), upto="layer4.1")
+
+    Weights are drawn by Kaiming's normal rule, biases become 0, scales of norms 1. What a layer draws depends on `seed`
+    and on its name alone, so that a cascade that goes further leaves it as it is. The given model is not touched. The
+    whole model needs no order; with `upto` a module wants `example`, an input on which its graph is read.
+    """
+    found = read_model(model, "randomise")
+    module = found.model if isinstance(found, Network) else found
+    twin = copy.deepcopy(module)
+    if upto is None and which == "all" and not isinstance(found, Network):
+        for name, _ in module.named_parameters():
+            draw(twin, [name], seed)
+        return twin
+    for layer in _up_to(layers(found, example, which), upto):
+        draw(twin, layer.parameters, seed)
+    return twin
+
+
+def _up_to(all_layers: tuple[Layer, ...], upto: str | None) -> tuple[Layer, ...]:
+    """The layers from the output to the last one that belongs to the module of that name."""
+    if upto is None:
+        return all_layers
+    inside = [k for k, layer in enumerate(all_layers) if layer.name == upto or layer.name.startswith(f"{upto}.")]
+    if not inside:
+        names = [layer.name for layer in all_layers]
+        raise InputError(f"upto={upto!r} names no layer{suggestion(upto, names)}; there are {', '.join(names[:6])}, …")
+    return all_layers[: inside[-1] + 1]
+
+
+@torch.no_grad()
+def draw(model: nn.Module, names: tuple[str, ...] | list[str], seed: int) -> None:
+    """Draw parameters of a model anew, in place: of a copy, never of what was given."""
+    known = dict(model.named_parameters(remove_duplicate=False))
+    for name in names:
+        parameter = known[name]
+        # the generator reads 32 bits of its seed
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+        parameter.copy_(_fresh(parameter, name, generator))
+
+
+def _fresh(like: Tensor, name: str, generator: torch.Generator) -> Tensor:
+    """New values for a parameter: Kaiming's normal rule for two dimensions and more, else 0 or 1."""
+    if like.ndim < 2:
+        return torch.zeros_like(like) if "bias" in name.rpartition(".")[2] else torch.ones_like(like)
+    found = torch.empty(like.shape, dtype=torch.float32)
+    return nn.init.kaiming_normal_(found, generator=generator).to(like)
+
+
+def _is_weight(model: nn.Module, name: str) -> bool:
+    owner, _, leaf = name.rpartition(".")
+    return leaf == "weight" and isinstance(model.get_submodule(owner), (nn.Linear, _ConvNd))
