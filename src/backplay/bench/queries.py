@@ -28,7 +28,7 @@ def select(folder: str | Path, query: str | None = None) -> Any:
     connection = duckdb.connect(config={"enable_external_access": "false"})
     connection.register("rows", rows)
     try:
-        answer = connection.sql(query)
+        answer: Any = connection.sql(query)  # None of a statement that answers nothing
     except duckdb.Error as error:
         raise QueryError(
             f"the query fails: {first_line(error)}; the table is rows ({', '.join(rows.column_names)})."
