@@ -1,0 +1,188 @@
+"""Engines: one job list, worked off in this process, in local processes or on a Ray cluster.
+
+An engine hands out outcomes in the order in which they are ready. A worker that dies (out of memory, a crash in a
+library) fails the job that it had, and another one takes its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from backplay.bench.rows import Job, Outcome
+from backplay.bench.work import Order, Worker
+from backplay.errors import KeywordError, MissingLibraryError, suggestion
+
+ENGINES = ("inline", "processes", "ray")
+
+
+class Engine(Protocol):
+    """Works off jobs; a failed one is tried again, `retries` times."""
+
+    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]: ...
+    def close(self) -> None: ...
+
+
+class Inline:
+    """In this process, one job after the other."""
+
+    def __init__(self, order: Order) -> None:
+        self.worker = Worker(order)
+
+    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:
+        for job in jobs:
+            outcome = self.worker.do(job)
+            while outcome.error is not None and outcome.attempt <= retries:
+                outcome = self.worker.do(job, outcome.attempt + 1)
+            yield outcome
+
+    def close(self) -> None:
+        pass
+
+
+class Processes:
+    """Local processes, each with a pipe of its own; when this process is gone they end too."""
+
+    def __init__(self, order: Order, workers: int) -> None:
+        self.order = order
+        self.context = multiprocessing.get_context("spawn")
+        self.workers = [self._start() for _ in range(workers)]
+
+    def _start(self) -> tuple[Any, Connection]:
+        ours, theirs = self.context.Pipe()
+        process = self.context.Process(target=_serve, args=(theirs, self.order, os.getpid()), daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
+
+    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:
+        waiting: deque[tuple[Job, int]] = deque((job, 1) for job in jobs)
+        busy: dict[int, tuple[Job, int]] = {}
+        while waiting or busy:
+            for k, (_, pipe) in enumerate(self.workers):
+                if waiting and k not in busy:
+                    busy[k] = waiting.popleft()
+                    with suppress(OSError):  # it has died; its end is seen below
+                        pipe.send(busy[k])
+            ready = wait([self.workers[k][1] for k in busy])
+            for k in [k for k in busy if self.workers[k][1] in ready]:
+                job, attempt = busy.pop(k)
+                outcome = self._received(k, job, attempt)
+                if outcome.error is not None and attempt <= retries:
+                    waiting.append((job, attempt + 1))
+                else:
+                    yield outcome
+
+    def _received(self, k: int, job: Job, attempt: int) -> Outcome:
+        process, pipe = self.workers[k]
+        try:
+            return pipe.recv()
+        except (EOFError, OSError):
+            process.join()
+            pipe.close()
+            self.workers[k] = self._start()
+            return Outcome(job, error=f"the worker died (exit code {process.exitcode})", attempt=attempt)
+
+    def close(self) -> None:
+        for process, pipe in self.workers:
+            pipe.close()
+            process.terminate()
+        for process, _ in self.workers:
+            process.join()
+
+
+def _serve(pipe: Connection, order: Order, parent: int) -> None:
+    """The life of a worker process: it ends with its pipe."""
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that hands out the jobs
+    worker = Worker(order)
+    while True:
+        try:
+            job, attempt = pipe.recv()
+            pipe.send(worker.do(job, attempt))
+        except (EOFError, OSError):
+            return
+
+
+def _die_with(parent: int) -> None:
+    """On Linux: be killed when the parent is, in the middle of a job too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before that
+            os._exit(1)
+
+
+class Cluster:
+    """Ray: an actor for every worker, on this machine or on the cluster at `address`."""
+
+    def __init__(self, order: Order, workers: int | None, address: str | None) -> None:
+        self.ray = _ray()
+        self.order = order
+        self.mine = not self.ray.is_initialized()
+        if self.mine:
+            self.ray.init(
+                address=address, log_to_driver=False, include_dashboard=False, logging_level="ERROR",
+                **({} if address else {"num_cpus": workers or os.cpu_count(), "_node_ip_address": "127.0.0.1"}),
+            )  # fmt: skip
+        count = workers or max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        self.kind = self.ray.remote(num_cpus=1, max_restarts=0)(Worker)
+        self.actors: list[Any] = [self.kind.remote(order) for _ in range(count)]
+
+    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:
+        waiting: deque[tuple[Job, int]] = deque((job, 1) for job in jobs)
+        busy: dict[Any, tuple[int, Job, int]] = {}
+        free = list(range(len(self.actors)))
+        while waiting or busy:
+            while waiting and free:
+                k, (job, attempt) = free.pop(), waiting.popleft()
+                busy[self.actors[k].do.remote(job, attempt)] = k, job, attempt
+            for ready in self.ray.wait(list(busy), num_returns=1)[0]:
+                k, job, attempt = busy.pop(ready)
+                outcome = self._received(ready, k, job, attempt)
+                free.append(k)
+                if outcome.error is not None and attempt <= retries:
+                    waiting.append((job, attempt + 1))
+                else:
+                    yield outcome
+
+    def _received(self, ready: Any, k: int, job: Job, attempt: int) -> Outcome:
+        try:
+            return self.ray.get(ready)
+        except self.ray.exceptions.RayError as error:
+            self.actors[k] = self.kind.remote(self.order)
+            return Outcome(job, error=f"the worker died ({type(error).__name__})", attempt=attempt)
+
+    def close(self) -> None:
+        for actor in self.actors:
+            self.ray.kill(actor)
+        if self.mine:
+            self.ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingLibraryError("--engine ray needs Ray: pip install 'backplay[ray]'") from error
+    return ray
+
+
+def start(order: Order, engine: str, workers: int | None = None, address: str | None = None) -> Engine:
+    """An engine by name."""
+    if engine not in ENGINES:
+        raise KeywordError(f"no engine named {engine!r}{suggestion(engine, ENGINES)}: there are {', '.join(ENGINES)}.")
+    if workers is not None and workers < 1:
+        raise KeywordError(f"workers must be 1 or more, got {workers}.")
+    if address is not None and engine != "ray":
+        raise KeywordError(f"an address is for the engine ray, not for {engine}.")
+    if engine == "ray":
+        return Cluster(order, workers, address)
+    return Processes(order, workers or os.cpu_count() or 1) if engine == "processes" else Inline(order)

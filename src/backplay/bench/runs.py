@@ -1,0 +1,204 @@
+"""A run from its config to its last row."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import backplay as bp
+from backplay import models
+from backplay.bench import store as stores
+from backplay.bench.config import Config, Network
+from backplay.bench.data import open_data
+from backplay.bench.engines import Engine, start
+from backplay.bench.plan import ON_VALIDATION, Fitting, Plan, fitting, means_of
+from backplay.bench.progress import Progress
+from backplay.bench.rows import Cell, Job, Session
+from backplay.bench.store import Store
+from backplay.bench.work import Order
+
+WINNERS = "winners.json"  # what the run that winners are taken from measured on validation
+NETWORKS = "networks.json"  # which methods fit which network, so that tables need no network
+
+
+@dataclass
+class Summary:
+    """What a call of `run` did."""
+
+    folder: str
+    done: int = 0  # samples computed by this call
+    before: int = 0  # samples that were there already
+    failed: int = 0
+    wall: float = 0.0  # seconds between the first and the last job
+    busy: float = 0.0  # seconds inside methods and metrics, all workers together
+    workers: int = 1
+
+
+def run(
+    config: Config,
+    out: str | Path,
+    engine: str = "inline",
+    workers: int | None = None,
+    address: str | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Summary:
+    """Work off everything that the config asks for; rows go to the folder `out` as they are computed."""
+    out = Path(out)
+    summary = Summary(str(out), workers=workers or 1)
+    data = open_data(config.data)  # a wrong path is told before a folder is made
+    sizes = {split: data.size(split) for split in ("validation", "test")}
+    progress = Progress(tell)
+    with Store(out, _session(config), config.text, resume) as store:
+        _adopt(config, out)
+        plans = [Plan(config, found) for found in _fittings(config, out)]
+        machine = start(_order(config), engine, workers, address)
+        try:
+            for stage in ("validation", "test"):
+                means = _means(config, out) if stage == "test" else {}
+                cells = [(plan, plan.first() if stage == "validation" else plan.second(means)) for plan in plans]
+                jobs = [job for plan, part in cells for job in plan.jobs(part, sizes)]
+                _work(machine, jobs, store, config.retries, progress, stage, summary)
+        finally:
+            progress.close()
+            machine.close()
+    return summary
+
+
+def _work(
+    machine: Engine, jobs: list[Job], store: Store, retries: int, progress: Progress, stage: str, summary: Summary
+) -> None:
+    """One stage: what is not yet there."""
+    jobs = list({job.key: job for job in jobs}.values())
+    missing = [job for job in jobs if job.key not in store.done]
+    progress.stage(len(jobs), len(jobs) - len(missing), stage)
+    summary.before += len(jobs) - len(missing)
+    begin = time.monotonic()
+    for outcome in machine.run(missing, retries):
+        store.append(outcome)
+        progress.advance(outcome.error is not None)
+        summary.done += outcome.error is None
+        summary.failed += outcome.error is not None
+        summary.busy += outcome.busy
+    summary.wall += time.monotonic() - begin
+
+
+def _order(config: Config) -> Order:
+    networks = {network.name: network for network in config.networks}
+    return Order(networks, config.data, config.seed, config.draws, config.threads)
+
+
+def rows_of(folder: Path) -> Iterable[tuple[Cell, str, float | None]]:
+    """Cell, metric and value of every row."""
+    table = stores.read(folder)
+    columns = [table.column(n).to_pylist() for n in ("model", "data", "split", "method", "params", "metric", "value")]
+    for model, data, split, method, params, metric, value in zip(*columns, strict=True):
+        yield Cell(model, data, split, method, params), metric, value
+
+
+def _means(config: Config, folder: Path) -> dict[Cell, dict[str, float]]:
+    return means_of(rows_of(folder)) | adopted(config, folder)
+
+
+def _adopt(config: Config, out: Path) -> None:
+    """Keep what another run measured on its validation split, on whatever data: its winners are taken from there."""
+    if config.winners is None or (out / WINNERS).exists():
+        return
+    found = means_of(rows_of(Path(config.winners)))
+    kept = [[asdict(cell), means] for cell, means in found.items() if cell.split == ON_VALIDATION]
+    stores._write_whole(out / WINNERS, json.dumps(kept).encode())
+
+
+def adopted(config: Config, folder: Path) -> dict[Cell, dict[str, float]]:
+    """The validation means of the run whose winners are taken, as if they were of this run's data."""
+    if not (folder / WINNERS).exists():
+        return {}
+    kept: list[Any] = json.loads((folder / WINNERS).read_text())
+    return {Cell(**cell | {"data": config.data["name"]}): means for cell, means in kept}
+
+
+def _fittings(config: Config, out: Path) -> list[Fitting]:
+    """Which methods fit which network, found once and kept in the folder."""
+    kept = out / NETWORKS
+    if not kept.exists():
+        found = {network.name: _asked(network) for network in config.networks}
+        stores._write_whole(kept, json.dumps(found, indent=1).encode())
+    return fittings(config, out)
+
+
+def fittings(config: Config, out: Path) -> list[Fitting]:
+    """Which methods fit which network, out of the folder of a run."""
+    found: Mapping[str, Any] = json.loads((out / NETWORKS).read_text())
+    known = bp.methods()
+    return [
+        Fitting(
+            network,
+            {name: known[name] for name in found[network.name]["fits"] if name in known},
+            found[network.name]["refused"],
+            found[network.name]["attention"],
+        )
+        for network in config.networks
+    ]
+
+
+def _asked(network: Network) -> dict[str, Any]:
+    loaded = models.load(network.load, network.weights)
+    asked = fitting(network, bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size)))
+    return {"fits": list(asked.fits), "refused": dict(asked.refused), "attention": asked.attention}
+
+
+def _session(config: Config) -> Session:
+    return Session(
+        number=0,
+        run=config.name,
+        version=bp.__version__,
+        commit=_commit(),
+        config=config.hash,
+        seed=config.seed,
+        hardware=_hardware(),
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    )
+
+
+def _commit() -> str:
+    """The commit of the package where it is run from its repository; `+` if files of it were changed."""
+    here = Path(bp.__file__).parent
+    try:
+        words = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _hardware() -> str:
+    """Processor, system, and the libraries whose digits may differ."""
+    cpu = platform.processor() or platform.machine()
+    try:
+        names = [
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        cpu = names[0] if names else cpu
+    except OSError:
+        pass
+    return f"{cpu}; {platform.system()} {platform.release()}; Python {platform.python_version()}; {_libraries()}"
+
+
+def _libraries() -> str:
+    found: list[str] = []
+    for name in ("torch", "numpy", "quantus"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
