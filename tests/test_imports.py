@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1] / "src" / "backplay"
 # From the bottom to the top: a room imports rooms above its own line here, and those beside it only as RELATED says.
 LEVELS = (
     ("errors",),
-    ("entry", "keywords", "inputs", "progress"),  # what everyone may use
+    ("entry", "keywords", "inputs", "progress", "pictured"),  # what everyone may use
     ("network",),
     ("values",),
     ("kernels",),

@@ -11,11 +11,11 @@ from scipy import stats
 
 from backplay import bench
 from backplay.bench import statistics
-from backplay.bench.config import Network
+from backplay.bench.config import Contender
 from backplay.bench.formats import write
 from backplay.bench.plan import Fitting, Plan, best_by_ranks, means_of
-from backplay.bench.progress import Progress
-from backplay.bench.rows import Cell, Job, Outcome, Session
+from backplay.bench.progress import RunProgress
+from backplay.bench.rows import Job, Outcome, Session, TableCell
 from backplay.bench.runs import NETWORKS
 from backplay.bench.store import Store
 from backplay.bench.tables import build, words
@@ -69,11 +69,11 @@ def plan(config):
 
     known = bp.methods()
     fits = {name: info for name, info in known.items() if name != "rollout"}
-    return Plan(config, Fitting(Network("zoo:vgg", "zoo:vgg"), fits, {"rollout": "it has no attention"}, False))
+    return Plan(config, Fitting(Contender("zoo:vgg", "zoo:vgg"), fits, {"rollout": "it has no attention"}, False))
 
 
 def cell(split, method, params="{}"):
-    return Cell("zoo:vgg", "zoo", split, method, params)
+    return TableCell("zoo:vgg", "zoo", split, method, params)
 
 
 def test_stage_one_is_the_grids(plan):
@@ -256,7 +256,7 @@ def test_means_leave_skipped_samples_out():
 
 def test_progress_tells_rate_and_time_left():
     told, now = [], [0.0]
-    progress = Progress(told.append, lambda: now[0])
+    progress = RunProgress(told.append, lambda: now[0])
     progress.stage(10, 4, "test")
     for k in range(6):
         now[0] += 2.0

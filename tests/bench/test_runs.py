@@ -14,7 +14,7 @@ import backplay as bp
 from backplay import bench
 from backplay.bench.engines import start
 from backplay.bench.plan import Fitting
-from backplay.bench.rows import Cell, Job
+from backplay.bench.rows import Job, TableCell
 from backplay.bench.runs import fittings
 from backplay.cli import main
 
@@ -209,7 +209,7 @@ def test_a_worker_that_dies_is_replaced(fragile):
 
     machine = start(_order(bench.load(fragile)), "processes", workers=2)
     try:
-        jobs = [Job(Cell("toy", "zoo", "test", "gradient"), index, ("al",)) for index in range(4)]
+        jobs = [Job(TableCell("toy", "zoo", "test", "gradient"), index, ("al",)) for index in range(4)]
         found = []
         for outcome in machine.run(jobs, retries=1):
             if not found:

@@ -16,11 +16,11 @@ import backplay as bp
 from backplay.bench import journal, store
 from backplay.bench.journal import StoreError
 from backplay.bench.lock import HeldError
-from backplay.bench.rows import Cell, Job, Outcome, Session, canonical
+from backplay.bench.rows import Job, Outcome, Session, TableCell, canonical
 from backplay.bench.store import Store, read
 
 SESSION = Session(0, "try", "1.2.3", "abc", "c0ffee", 7, "a processor", "2026-01-01T00:00:00")
-CELL = Cell("zoo:vgg", "zoo", "test", "rg", canonical({"tau": 0.5}))
+CELL = TableCell("zoo:vgg", "zoo", "test", "rg", canonical({"tau": 0.5}))
 
 
 def outcome(index, value=0.5, error=None, cell=CELL):

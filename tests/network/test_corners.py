@@ -253,7 +253,7 @@ def test_sum_of_signed_values():
 def test_in_place_dropout_on_a_view(monkeypatch):
     """S3: in eval mode it changes nothing, so that the slow way around mutations of views is not taken."""
     module = importlib.import_module("backplay.network.capture")
-    monkeypatch.setattr(module, "_functionalised", None)
+    monkeypatch.setattr(module, "functionalised", None)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5, inplace=True), nn.Linear(64, 2))
     assert bp.StoppingGame(model).play(torch.randn(2, 3, 6, 6), 0).health().ok
 

@@ -21,7 +21,7 @@ Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Network:
+class Contender:
     """A network of the run: its name in tables, and how it is loaded."""
 
     name: str
@@ -62,7 +62,7 @@ class Config:
     threads: int
     retries: int
     draws: int
-    networks: tuple[Network, ...]
+    networks: tuple[Contender, ...]
     data: dict[str, Any]
     metrics: tuple[str, ...]  # of the test
     validation_metrics: tuple[str, ...]
@@ -140,7 +140,7 @@ def kept(folder: Path) -> Config:
     return load(folder / "config.yaml")
 
 
-def _text(plain: dict[str, Any], networks: Sequence[Network], data: dict[str, Any]) -> str:
+def _text(plain: dict[str, Any], networks: Sequence[Contender], data: dict[str, Any]) -> str:
     """The config with everything that was replaced or looked up, in one spelling."""
     models = [{k: v for k, v in asdict(network).items() if v is not None} for network in networks]
     return yaml().safe_dump(plain | {"models": models, "data": data}, sort_keys=True, allow_unicode=True)
@@ -166,23 +166,23 @@ def _limits(item: Item) -> dict[str, int]:
 FAMILIES = {"vgg": "zoo:vgg", "resnet": "zoo:resnet", "vit": "zoo:vit", "deit": "zoo:vit"}
 
 
-def relatives(networks: Sequence[Network]) -> tuple[Network, ...]:
+def relatives(networks: Sequence[Contender]) -> tuple[Contender, ...]:
     """The zoo's relatives of some networks: any config can be tried without a download."""
     names = [f"{network.name} {network.load}".lower() for network in networks]
     found = [next((ours for word, ours in FAMILIES.items() if word in name), "zoo:vgg") for name in names]
-    return tuple(Network(name, name) for name in dict.fromkeys(found))
+    return tuple(Contender(name, name) for name in dict.fromkeys(found))
 
 
-def _networks(item: Item, home: Path) -> tuple[Network, ...]:
-    found: list[Network] = []
+def _networks(item: Item, home: Path) -> tuple[Contender, ...]:
+    found: list[Contender] = []
     for inner in item.items():
         if inner.node.id == "scalar":
             name = inner.text()
-            found.append(Network(name, _found(name, home)))
+            found.append(Contender(name, _found(name, home)))
             continue
         keys = inner.mapping(("name", "load"), ("weights",))
         weights = _path(keys["weights"], home) if "weights" in keys else None
-        found.append(Network(keys["name"].text(), _found(keys["load"].text(), home), weights))
+        found.append(Contender(keys["name"].text(), _found(keys["load"].text(), home), weights))
     names = [network.name for network in found]
     if len(set(names)) < len(names):
         raise item.error("names a network twice; each name once.")

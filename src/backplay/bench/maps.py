@@ -13,7 +13,7 @@ from backplay import photographs
 from backplay.bench import config as configs
 from backplay.bench import formats
 from backplay.bench.metrics import Map, Sample
-from backplay.bench.rows import Cell, Job
+from backplay.bench.rows import Job, TableCell
 from backplay.bench.runs import _order
 from backplay.bench.store import read
 from backplay.bench.tables import Finished, Row, build, words
@@ -41,18 +41,18 @@ def page(folder: str | Path, table_limit: int | None = None) -> str:
     return formats.page(build(folder)[:table_limit], shown)
 
 
-def _scores(folder: Path) -> dict[Cell, list[tuple[float, int]]]:
+def _scores(folder: Path) -> dict[TableCell, list[tuple[float, int]]]:
     """Of each cell, its samples from the worst to the best."""
     table = read(folder)
     names = ("model", "data", "split", "method", "params", "index", "metric", "value")
-    found: dict[Cell, list[tuple[float, int]]] = {}
+    found: dict[TableCell, list[tuple[float, int]]] = {}
     for *cell, index, metric, value in zip(*(table.column(n).to_pylist() for n in names), strict=True):
         if metric == BY and value is not None:
-            found.setdefault(Cell(*cell), []).append((value, index))
+            found.setdefault(TableCell(*cell), []).append((value, index))
     return {cell: sorted(values) for cell, values in found.items()}
 
 
-def _figure(worker: Worker, cell: Cell, name: str, score: float, index: int) -> str:
+def _figure(worker: Worker, cell: TableCell, name: str, score: float, index: int) -> str:
     sample, heat = computed(worker, Job(cell, index, ()))
     caption = html.escape(f"{name}: {sample.name}, AL {score:.3f}")
     pictures = "".join(f'<img width="160" src="{_png(pixels)}">' for pixels in (_image(sample), _heat(heat)))

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 import backplay as bp
-from backplay.bench.config import Config, Entry, Network, Params, Table
+from backplay.bench.config import Config, Contender, Entry, Params, Table
 from backplay.bench.metrics import LOCALISATION, METRICS
-from backplay.bench.rows import Cell, Job, canonical
+from backplay.bench.rows import Job, TableCell, canonical
 
 ANCHOR = "rg"  # at its defaults
 ANCHORED = ("rg", "rg_eq")  # methods whose anchor stands beside their winner
 ON_VALIDATION = "validation"
 
-Means = Mapping[Cell, Mapping[str, float]]  # of every metric, over the samples of a cell
+Means = Mapping[TableCell, Mapping[str, float]]  # of every metric, over the samples of a cell
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Line:
 
     method: str
     params: Params
-    cell: Cell
-    toggled: Cell | None = None  # of an ablation: the same with the switch on
+    cell: TableCell
+    toggled: TableCell | None = None  # of an ablation: the same with the switch on
     anchor: bool = False
 
 
@@ -40,7 +40,7 @@ class Line:
 class Fitting:
     """A network of the run with the methods that fit it; `refused` says why the others do not."""
 
-    network: Network
+    network: Contender
     fits: Mapping[str, bp.MethodInfo]
     refused: Mapping[str, str]
     attention: bool  # λ_sm is for attention: points that set it are left out elsewhere
@@ -56,20 +56,20 @@ class Plan:
     def __init__(self, config: Config, fitting: Fitting) -> None:
         self.config, self.fitting = config, fitting
 
-    def cell(self, split: str, method: str, params: Params) -> Cell:
+    def cell(self, split: str, method: str, params: Params) -> TableCell:
         """Parameters at their defaults are left out, so that the anchor is one cell however it is written."""
         defaults = bp.methods()[method].params
         given = {k: v for k, v in params.items() if v != defaults[k].default}
-        return Cell(self.fitting.network.name, self.config.data["name"], split, method, canonical(given))
+        return TableCell(self.fitting.network.name, self.config.data["name"], split, method, canonical(given))
 
-    def first(self) -> list[Cell]:
+    def first(self) -> list[TableCell]:
         """Stage 1: every grid that a winner is chosen from; nothing where another run has chosen."""
         if self.config.winners is not None:
             return []
         found = [cell for table in self.config.tables if table.kind == "main" for cell in self._grids(table)]
         return list(dict.fromkeys(found))
 
-    def second(self, means: Means) -> list[Cell]:
+    def second(self, means: Means) -> list[TableCell]:
         """Stage 2: every cell that a table shows."""
         lines = [line for table in self.config.tables for line in self.lines(table, means)]
         shown = [cell for line in lines for cell in (line.cell, line.toggled) if cell is not None]
@@ -116,7 +116,7 @@ class Plan:
         best = best_by_ranks([[m.get(name, np.nan) for name in LOCALISATION] for _, m in measured])
         return measured[best][0]
 
-    def _grids(self, table: Table) -> list[Cell]:
+    def _grids(self, table: Table) -> list[TableCell]:
         return [
             self.cell(ON_VALIDATION, entry.method, point)
             for entry in self._fitting(table)
@@ -126,7 +126,7 @@ class Plan:
     def _fitting(self, table: Table) -> list[Entry]:
         return [entry for entry in table.entries if entry.method in self.fitting.fits]
 
-    def jobs(self, cells: Iterable[Cell], sizes: Mapping[str, int]) -> list[Job]:
+    def jobs(self, cells: Iterable[TableCell], sizes: Mapping[str, int]) -> list[Job]:
         """Every sample of every cell, cell by cell: a worker keeps a method as long as it can."""
         return [
             Job(cell, index, self.config.wanted(cell.split, index))
@@ -152,7 +152,7 @@ def _ranks(column: np.ndarray) -> np.ndarray:
     return above + (equal + 1) / 2
 
 
-def fitting(network: Network, captured: bp.Network) -> Fitting:
+def fitting(network: Contender, captured: bp.Network) -> Fitting:
     """Which methods fit a network."""
     refusals = {name: info.refusal(captured) for name, info in bp.methods().items()}
     fits = {name: info for name, info in bp.methods().items() if refusals[name] is None}
@@ -161,9 +161,9 @@ def fitting(network: Network, captured: bp.Network) -> Fitting:
     return Fitting(network, fits, refused, attention)
 
 
-def means_of(rows: Iterable[tuple[Cell, str, float | None]]) -> dict[Cell, dict[str, float]]:
+def means_of(rows: Iterable[tuple[TableCell, str, float | None]]) -> dict[TableCell, dict[str, float]]:
     """The mean of every metric in every cell; skipped samples do not count."""
-    totals: dict[Cell, dict[str, list[float]]] = {}
+    totals: dict[TableCell, dict[str, list[float]]] = {}
     for cell, metric, value in rows:
         if value is not None and metric in METRICS:
             totals.setdefault(cell, {}).setdefault(metric, []).append(value)

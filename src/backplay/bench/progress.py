@@ -10,7 +10,7 @@ SELDOM = 60.0  # seconds between two lines where nobody looks
 OFTEN = 0.5
 
 
-class Progress:
+class RunProgress:
     """One line that is rewritten on a terminal; elsewhere, such as in a log, a line a minute."""
 
     def __init__(self, tell: Callable[[str], None] | None = None, clock: Callable[[], float] = time.monotonic) -> None:

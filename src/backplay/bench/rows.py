@@ -12,7 +12,7 @@ SECONDS = "seconds"  # the metric of the time that one map took
 
 
 @dataclass(frozen=True, order=True)
-class Cell:
+class TableCell:
     """What a line of a table is about: one method with its parameters on one network and one part of the data."""
 
     model: str
@@ -40,7 +40,7 @@ def _plain(value: Any) -> Any:
 class Job:
     """One sample of a cell, and the metrics that are wanted of it; every engine takes a list of these."""
 
-    cell: Cell
+    cell: TableCell
     index: int  # of the sample, from 0 on
     metrics: tuple[str, ...]
 

@@ -17,12 +17,12 @@ import torch
 import backplay as bp
 from backplay import models
 from backplay.bench import store as stores
-from backplay.bench.config import Config, Network
+from backplay.bench.config import Config, Contender
 from backplay.bench.data import open_data
 from backplay.bench.engines import Engine, start
 from backplay.bench.plan import ON_VALIDATION, Fitting, Plan, fitting, means_of
-from backplay.bench.progress import Progress
-from backplay.bench.rows import Cell, Job, Session
+from backplay.bench.progress import RunProgress
+from backplay.bench.rows import Job, Session, TableCell
 from backplay.bench.store import Store
 from backplay.bench.work import Order
 
@@ -57,7 +57,7 @@ def run(
     summary = Summary(str(out), workers=workers or 1)
     data = open_data(config.data)  # a wrong path is told before a folder is made
     sizes = {split: data.size(split) for split in ("validation", "test")}
-    progress = Progress(tell)
+    progress = RunProgress(tell)
     with Store(out, _session(config), config.text, resume) as store:
         _adopt(config, out)
         plans = [Plan(config, found) for found in _fittings(config, out)]
@@ -75,7 +75,7 @@ def run(
 
 
 def _work(
-    machine: Engine, jobs: list[Job], store: Store, retries: int, progress: Progress, stage: str, summary: Summary
+    machine: Engine, jobs: list[Job], store: Store, retries: int, progress: RunProgress, stage: str, summary: Summary
 ) -> None:
     """One stage: what is not yet there."""
     jobs = list({job.key: job for job in jobs}.values())
@@ -97,15 +97,15 @@ def _order(config: Config) -> Order:
     return Order(networks, config.data, config.seed, config.draws, config.threads)
 
 
-def rows_of(folder: Path) -> Iterable[tuple[Cell, str, float | None]]:
-    """Cell, metric and value of every row."""
+def rows_of(folder: Path) -> Iterable[tuple[TableCell, str, float | None]]:
+    """TableCell, metric and value of every row."""
     table = stores.read(folder)
     columns = [table.column(n).to_pylist() for n in ("model", "data", "split", "method", "params", "metric", "value")]
     for model, data, split, method, params, metric, value in zip(*columns, strict=True):
-        yield Cell(model, data, split, method, params), metric, value
+        yield TableCell(model, data, split, method, params), metric, value
 
 
-def _means(config: Config, folder: Path) -> dict[Cell, dict[str, float]]:
+def _means(config: Config, folder: Path) -> dict[TableCell, dict[str, float]]:
     return means_of(rows_of(folder)) | adopted(config, folder)
 
 
@@ -118,12 +118,12 @@ def _adopt(config: Config, out: Path) -> None:
     stores._write_whole(out / WINNERS, json.dumps(kept).encode())
 
 
-def adopted(config: Config, folder: Path) -> dict[Cell, dict[str, float]]:
+def adopted(config: Config, folder: Path) -> dict[TableCell, dict[str, float]]:
     """The validation means of the run whose winners are taken, as if they were of this run's data."""
     if not (folder / WINNERS).exists():
         return {}
     kept: list[Any] = json.loads((folder / WINNERS).read_text())
-    return {Cell(**cell | {"data": config.data["name"]}): means for cell, means in kept}
+    return {TableCell(**cell | {"data": config.data["name"]}): means for cell, means in kept}
 
 
 def _fittings(config: Config, out: Path) -> list[Fitting]:
@@ -150,7 +150,7 @@ def fittings(config: Config, out: Path) -> list[Fitting]:
     ]
 
 
-def _asked(network: Network) -> dict[str, Any]:
+def _asked(network: Contender) -> dict[str, Any]:
     loaded = models.load(network.load, network.weights)
     asked = fitting(network, bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size)))
     return {"fits": list(asked.fits), "refused": dict(asked.refused), "attention": asked.attention}

@@ -19,7 +19,7 @@ from typing import Any
 from backplay.bench import journal
 from backplay.bench.journal import Journal, StoreError
 from backplay.bench.lock import Lock
-from backplay.bench.rows import COLUMNS, ERROR, Cell, Outcome, Session, record, spread
+from backplay.bench.rows import COLUMNS, ERROR, Outcome, Session, TableCell, record, spread
 from backplay.errors import FileError, MissingFileError, MissingLibraryError
 
 SEAL = 1_000_000  # bytes of a journal before it is sealed
@@ -54,7 +54,7 @@ class Store:
         try:
             self._check(config, resume)
             self.lost = _repair(folder)
-            self.done: set[tuple[Cell, int]] = set()
+            self.done: set[tuple[TableCell, int]] = set()
             _seal_all(folder)
             last = max([0, *_sessions(folder, self.done)])
             self.session = replace(session, number=last + 1)
@@ -258,7 +258,7 @@ def _seal_all(folder: Path) -> None:
         path.unlink()
 
 
-def _sessions(folder: Path, done: set[tuple[Cell, int]]) -> Iterator[int]:
+def _sessions(folder: Path, done: set[tuple[TableCell, int]]) -> Iterator[int]:
     """Fill `done` with the samples that succeeded; yields the numbers of sessions that wrote rows."""
     columns = ["model", "data", "split", "method", "params", "index", "metric", "session"]
     for path in _parts(folder):
@@ -268,5 +268,5 @@ def _sessions(folder: Path, done: set[tuple[Cell, int]]) -> Iterator[int]:
             yield row["session"]
 
 
-def _cell(kept: Mapping[str, Any]) -> Cell:
-    return Cell(kept["model"], kept["data"], kept["split"], kept["method"], kept["params"])
+def _cell(kept: Mapping[str, Any]) -> TableCell:
+    return TableCell(kept["model"], kept["data"], kept["split"], kept["method"], kept["params"])

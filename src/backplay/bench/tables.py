@@ -15,7 +15,7 @@ from backplay.bench import config as configs
 from backplay.bench.config import Config, Table
 from backplay.bench.metrics import METRICS, Metric
 from backplay.bench.plan import ANCHOR, Line, Plan, means_of
-from backplay.bench.rows import ERROR, SECONDS, Cell
+from backplay.bench.rows import ERROR, SECONDS, TableCell
 from backplay.bench.runs import adopted, fittings
 from backplay.bench.statistics import holm, interval, paired
 from backplay.bench.store import read
@@ -84,23 +84,23 @@ def build(folder: str | Path) -> list[Finished]:
     ]
 
 
-def _samples(rows: Any) -> dict[Cell, dict[str, dict[int, float]]]:
-    found: dict[Cell, dict[str, dict[int, float]]] = {}
+def _samples(rows: Any) -> dict[TableCell, dict[str, dict[int, float]]]:
+    found: dict[TableCell, dict[str, dict[int, float]]] = {}
     names = ("model", "data", "split", "method", "params", "index", "metric", "value")
     for *cell, index, metric, value in zip(*(rows.column(n).to_pylist() for n in names), strict=True):
         if value is not None:
-            found.setdefault(Cell(*cell), {}).setdefault(metric, {})[index] = value
+            found.setdefault(TableCell(*cell), {}).setdefault(metric, {})[index] = value
     return found
 
 
-def _counted(rows: Any) -> tuple[dict[Cell, int], dict[Cell, dict[str, int]]]:
+def _counted(rows: Any) -> tuple[dict[TableCell, int], dict[TableCell, dict[str, int]]]:
     """Failed samples of each cell, and skipped values by reason."""
-    failures: dict[Cell, int] = {}
-    skipped: dict[Cell, dict[str, int]] = {}
+    failures: dict[TableCell, int] = {}
+    skipped: dict[TableCell, dict[str, int]] = {}
     names = ("model", "data", "split", "method", "params", "metric", "value", "note")
     for *parts, metric, value, note in zip(*(rows.column(n).to_pylist() for n in names), strict=True):
         if value is None:
-            cell = Cell(*parts)
+            cell = TableCell(*parts)
             if metric == ERROR:
                 failures[cell] = failures.get(cell, 0) + 1
             else:
@@ -113,10 +113,10 @@ def _finish(
     config: Config,
     table: Table,
     plan: Plan,
-    means: Mapping[Cell, Mapping[str, float]],
-    found: Mapping[Cell, Samples],
-    failures: Mapping[Cell, int],
-    skipped: Mapping[Cell, Mapping[str, int]],
+    means: Mapping[TableCell, Mapping[str, float]],
+    found: Mapping[TableCell, Samples],
+    failures: Mapping[TableCell, int],
+    skipped: Mapping[TableCell, Mapping[str, int]],
 ) -> Finished:
     columns = [METRICS[name] for name in (*table.columns, SECONDS)]
     lines = plan.lines(table, means)
@@ -143,7 +143,7 @@ def _block(method: str) -> int:
     return FAMILIES.index(bp.methods()[method].family)
 
 
-def _top(lines: Sequence[Line], means: Mapping[Cell, Mapping[str, float]], top: int) -> list[Line]:
+def _top(lines: Sequence[Line], means: Mapping[TableCell, Mapping[str, float]], top: int) -> list[Line]:
     """So many rows a method, the best by Attribution Localisation; the anchor stays, and stays first."""
     kept: list[Line] = []
     for method in dict.fromkeys(line.method for line in lines):
@@ -199,9 +199,9 @@ def _beats(value: float, others: Iterable[float], column: Metric) -> bool:
 
 
 def _notes(
-    shown: Iterable[Cell],
-    failures: Mapping[Cell, int],
-    skipped: Mapping[Cell, Mapping[str, int]],
+    shown: Iterable[TableCell],
+    failures: Mapping[TableCell, int],
+    skipped: Mapping[TableCell, Mapping[str, int]],
     refused: Mapping[str, str],
     table: Table,
 ) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import backplay as bp
 from backplay import models
-from backplay.bench.config import Network
+from backplay.bench.config import Contender
 from backplay.bench.data import DataSet, open_data
 from backplay.bench.metrics import Map, Meter, Sample
 from backplay.bench.rows import SECONDS, Job, Outcome
@@ -25,7 +25,7 @@ from backplay.errors import first_line
 class Order:
     """What a worker must know beside its jobs; it is small and can be sent anywhere."""
 
-    networks: dict[str, Network]
+    networks: dict[str, Contender]
     data: dict[str, Any]
     seed: int
     draws: int

@@ -168,7 +168,7 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """The row of S3's table that says how mass moves here; classes that compute differently may share one."""
+        """How mass moves here, one of the kinds in the specification's table (S3); several classes may share one."""
         return "oracle" if self.in_oracle else self.own_kind
 
     @property
@@ -256,7 +256,7 @@ class Held(Affine):
 class Halves(Node):
     """A contraction of two live tensors that both carry: one half through each way of reading it (S7, S17).
 
-    A product in S3's table. `args` are its readings, each a `Held` node; where one of them is left, it carries all.
+    A product in the table of kinds (S3). `args` are its readings, each a `Held` node; where one of them is left, it carries all.
     """
 
     own_kind = "product"

@@ -15,7 +15,7 @@ from backplay.games import Play, RoutingGame, StoppingGame
 from backplay.games.game import Game
 from backplay.methods import Explainer
 from backplay.network import Model, Network, capture, read_model
-from backplay.sanity.randomise import Layer, Which, draw, layers
+from backplay.sanity.randomise import Stage, Which, draw, layers
 from backplay.sanity.similarity import hog, spearman
 from backplay.trajectory.hellinger import hellinger
 
@@ -30,7 +30,7 @@ class Step:
     """One step of a cascade: the model with all layers from the output to `layer` drawn anew, beside the model."""
 
     number: int  # 0: nothing is drawn anew yet
-    layer: Layer | None  # what this step has drawn anew
+    layer: Stage | None  # what this step has drawn anew
     model: nn.Module  # the randomised copy; the next step changes it further
     spearman: Mapping[str, Tensor]  # method -> (B,) rank correlation of its two maps
     hog: Mapping[str, Tensor]  # method -> (B,) correlation of their histograms of oriented gradients

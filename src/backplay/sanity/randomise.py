@@ -23,7 +23,7 @@ Which = Literal["all", "weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class Stage:
     """What one step of a cascade draws anew."""
 
     name: str  # path of the module that owns the parameters; of the model's own, the parameter's name
@@ -31,7 +31,7 @@ class Layer:
 
 
 @entry
-def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Layer, ...]:
+def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Stage, ...]:
     """The layers of a model from its output to its input, each parameter in exactly one of them.
 
     A captured network knows its order; a module is captured on `example`. Parameters of one module that are read one
@@ -56,7 +56,7 @@ def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Lay
             groups[-1][1].append(name)
         else:
             groups.append((owner, [name]))
-    return tuple(Layer(name=owner, parameters=tuple(names)) for owner, names in groups)
+    return tuple(Stage(name=owner, parameters=tuple(names)) for owner, names in groups)
 
 
 def _each_once(network: Network) -> list[str]:
@@ -93,7 +93,7 @@ def randomise(
     return twin
 
 
-def _up_to(all_layers: tuple[Layer, ...], upto: str | None) -> tuple[Layer, ...]:
+def _up_to(all_layers: tuple[Stage, ...], upto: str | None) -> tuple[Stage, ...]:
     """The layers from the output to the last one that belongs to the module of that name."""
     if upto is None:
         return all_layers

@@ -47,7 +47,7 @@ def explain(
     >>> bp.text.explain(model, tokenizer, ["a film to remember", "two hours lost"], target="POSITIVE")
     """
     reader = Reader(model, tokenizer)
-    way = Way.named(reader, method, params)
+    way = Route.named(reader, method, params)
     strings = [texts] if isinstance(texts, str) else _listed(texts)
     read = [read_text(reader, text) for text in strings]
     answers = [reader.answer(tokens) for tokens in read]
@@ -70,7 +70,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """A method with its parameters, on a reader's model."""
 
     reader: Reader
@@ -79,13 +79,13 @@ class Way:
     explainer: Explainer | None  # None for LIME and KernelSHAP, which are others on words than on pictures
 
     @staticmethod
-    def named(reader: Reader, method: str, params: Mapping[str, Any]) -> Way:
+    def named(reader: Reader, method: str, params: Mapping[str, Any]) -> Route:
         """The method of that name, its parameters checked."""
         info = find(method)
         if method in perturbation.NAMES:
-            return Way(reader, method, perturbation.check(info, params), None)
+            return Route(reader, method, perturbation.check(info, params), None)
         explainer = Explainer(reader.model, method, **params)
-        return Way(reader, method, explainer.params, explainer)
+        return Route(reader, method, explainer.params, explainer)
 
     def scores(self, batch: Batch, texts: Sequence[Tokens], goals: Sequence[Goal]) -> Scored:
         """Scores of the batch's texts; `texts` and `goals` are all of them."""

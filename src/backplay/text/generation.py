@@ -13,7 +13,7 @@ from backplay.entry import entry
 from backplay.errors import InputError, InputTypeError, KeywordError, UnsupportedError
 from backplay.text import html, terminal
 from backplay.text.batches import Batch, batches
-from backplay.text.explaining import Scored, Way, read_text
+from backplay.text.explaining import Route, Scored, read_text
 from backplay.text.maps import TokenMap
 from backplay.text.reader import Reader
 from backplay.text.targets import Goal
@@ -146,7 +146,7 @@ def generation(
     >>> bp.text.generation(model, tokenizer, "The capital of France is", " Paris").show()
     """
     reader = Reader(model, tokenizer)
-    way = Way.named(reader, method, params)
+    way = Route.named(reader, method, params)
     read = read_text(reader, prompt)
     seconds = bool(getattr(reader.config, "is_encoder_decoder", False))
     if completion is None:
@@ -164,7 +164,7 @@ def generation(
     return GenerationMap(whole, len(read), scores, goals, method, params, tuple(scored.arrives))
 
 
-def _continued(reader: Reader, way: Way, read: Tokens, written: Tokens) -> tuple[tuple[Goal, ...], Scored]:
+def _continued(reader: Reader, way: Route, read: Tokens, written: Tokens) -> tuple[tuple[Goal, ...], Scored]:
     """A causal model: one text, played once for each written token at the position before it."""
     seen = read.followed_by(written.part(slice(0, len(written) - 1)))
     reader.check_length(seen)
@@ -181,7 +181,7 @@ def _continued(reader: Reader, way: Way, read: Tokens, written: Tokens) -> tuple
     return goals, way.scores(batch, [seen] * len(written), goals)
 
 
-def _translated(reader: Reader, way: Way, read: Tokens, written: Tokens) -> tuple[tuple[Goal, ...], Scored]:
+def _translated(reader: Reader, way: Route, read: Tokens, written: Tokens) -> tuple[tuple[Goal, ...], Scored]:
     """Encoder and decoder: the embeddings of both are explained; the decoder's first token is the prompt's last."""
     if way.explainer is None:
         raise UnsupportedError(f"{way.method!r} is for one text; this model reads two, its own output is the second.")

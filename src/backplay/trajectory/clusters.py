@@ -25,7 +25,7 @@ class Medoids:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding:
+class Points:
     """Items as points whose straight-line distances come as near to the given ones as the dimension allows."""
 
     points: Tensor  # (n, dimensions) around the origin, along the directions in which they spread most
@@ -95,7 +95,7 @@ def _exchange(square: Tensor, centres: list[int], cost: float) -> tuple[list[int
     return None if found is None else (found, best)
 
 
-def embedding(distance: Tensor, dimensions: int = 2) -> Embedding:
+def embedding(distance: Tensor, dimensions: int = 2) -> Points:
     """Classical scaling of `√2·H`: the principal directions of the square-root laws, which nobody has to write down.
 
     In all `n − 1` dimensions the distances come out exactly, because `H` is a Euclidean distance (eq:hellinger-def).
@@ -111,7 +111,7 @@ def embedding(distance: Tensor, dimensions: int = 2) -> Embedding:
     sign = vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()  # an axis may point either way: fix it
     points = (vectors * sign * values.sqrt())[:, :dimensions]
     whole = float(values.sum())
-    return Embedding(points=points, explained=float(values[:dimensions].sum()) / whole if whole > 0 else 1.0)
+    return Points(points=points, explained=float(values[:dimensions].sum()) / whole if whole > 0 else 1.0)
 
 
 def dendrogram(distance: Tensor) -> Tensor:

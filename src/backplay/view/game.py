@@ -45,7 +45,7 @@ def game(play: Any, *, sample: int = 0, around: tuple[str, int] | None = None, w
     width = check_width(width, max(COLUMN, 1.15 * len(found.columns)) * (1 if centre is None else 1.75))
     whole = width if centre is None else 0.55 * width
     size = letters(COLUMN if whole < 4.5 else whole)
-    board = Board(found, whole, size)
+    board = Sheet(found, whole, size)
     local = None
     if centre is not None:
         from backplay.view.subgame import Subgame
@@ -97,7 +97,7 @@ class Labels:
         )
 
 
-class Board:
+class Sheet:
     """The whole graph."""
 
     def __init__(self, found: States, width: float, size: float) -> None:

@@ -55,11 +55,11 @@ def walks(
     shown = shown_image(play.x if image is None else image, looks_of(model or play.network, mean, std), sample)
     check_proportions(play.x[sample, 0].cpu().numpy(), shown, "the play's input")
     chosen = (trajectories.ends[sample] == 0).nonzero()[:paths, 0]
-    way = Way(trajectories, sample, chosen, shown)
+    way = Trail(trajectories, sample, chosen, shown)
     return _drawn(way, shown, _note(trajectories, sample, len(chosen)), width)
 
 
-class Way:
+class Trail:
     """Chosen walks as points in the image.
 
     `places` (layers, walks, 2) holds row and column, NaN where a walk does not come to a layer or stands at no place
@@ -150,7 +150,7 @@ def _note(drawn: Trajectories, sample: int, count: int) -> str:
     return f"{walks}; {share(arrive)} of all walks arrive"
 
 
-def _drawn(way: Way, shown: Shown, note: str, width: float | None) -> Figure:
+def _drawn(way: Trail, shown: Shown, note: str, width: float | None) -> Figure:
     width = check_width(width, 1.5 * COLUMN)
     size = letters(width)
     side = min(0.3 * width, max(breadth(name, size * 0.9) for name in way.names) + 0.1)
@@ -187,7 +187,7 @@ def _drawn(way: Way, shown: Shown, note: str, width: float | None) -> Figure:
     return tiles.figure
 
 
-def _draw_ends(axes: Axes, way: Way, shown: Shown) -> None:
+def _draw_ends(axes: Axes, way: Trail, shown: Shown) -> None:
     """The last steps of each walk, fading in towards its end: all steps of all walks would be a tangle."""
     for walk in range(way.places.shape[1]):
         _, places, turns = way.line(walk)
@@ -205,7 +205,7 @@ def _draw_ends(axes: Axes, way: Way, shown: Shown) -> None:
     axes.set_ylim(shown.shape[0] - 0.5, -0.5)
 
 
-def _draw_side(axes: Axes, way: Way, shown: Shown, names: list[str], size: float) -> None:
+def _draw_side(axes: Axes, way: Trail, shown: Shown, names: list[str], size: float) -> None:
     """Columns of the image to the right, layers down; a step has the colour of the player who made it."""
     axes.set_axis_on()
     axes.set_aspect("auto")

@@ -22,7 +22,7 @@ SPURIOUS_STEPS = 120  # the day is learned soon, and before opinions and "not" a
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
-class Attention(nn.Module):
+class ReaderAttention(nn.Module):
     """Every token reads every token that is no padding."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each behind a layer norm and added to the stream."""
+    """ReaderAttention and a two-layer perceptron, each behind a layer norm and added to the stream."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.norm2, self.attention = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), Attention()
+        self.norm1, self.norm2, self.attention = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), ReaderAttention()
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor, hidden: Tensor | None) -> Tensor:
