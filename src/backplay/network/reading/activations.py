@@ -105,7 +105,7 @@ def composite(
     return builder.add(replace(draft, fleeting=fleeting, nonnegative=nonnegative))
 
 
-def multiplier(left: Node, right: Node, z: Node) -> tuple[Any, ...] | None:
+def read_multiplier(left: Node, right: Node, z: Node) -> tuple[Any, ...] | None:
     """The functions and constants that `z` is multiplied by in a product; None where it is no factor of it."""
     for multiple, function in ((left, right), (right, left)):
         parts = _parts(multiple, z)

@@ -10,7 +10,7 @@ from backplay.network import operators
 from backplay.network.elementwise import common_ancestor, is_bounded, same
 from backplay.network.forms import known_form
 from backplay.network.nodes import Diagonal, Gate, Max, Mix, Node, Oracle, Product, Sum, Wire
-from backplay.network.reading.activations import composite, multiplier
+from backplay.network.reading.activations import composite, read_multiplier
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant, is_live, reading
 from backplay.network.reading.spelled_norms import (
@@ -88,7 +88,7 @@ def multiplication(builder: Builder, call: Call) -> Node | None:
     if isinstance(left, Node) and isinstance(right, Node):
         common = common_ancestor(left, right)
         if common is not None:
-            return composite(builder, call, common, None if divides else multiplier(left, right, common))
+            return composite(builder, call, common, None if divides else read_multiplier(left, right, common))
         if left.carries == right.carries:
             return _product(builder, call, left, right, divides)
     if divides and isinstance(right, Node) and not is_live(left):
