@@ -10,7 +10,7 @@ from scipy.spatial.distance import squareform
 
 import backplay as bp
 from backplay.trajectory import clusters
-from backplay.trajectory.clusters import dendrogram, embedding, medoids, nearest
+from backplay.trajectory.clusters import dendrogram, embedding, medoids, neighbours
 
 
 def hellinger_of(laws):
@@ -27,7 +27,7 @@ def laws(n=9, states=6, seed=0):
 
 def test_nearest():
     distance = hellinger_of(laws())
-    index, far = nearest(distance, 4, 3)
+    index, far = neighbours(distance, 4, 3)
     order = [i for i in distance[4].argsort().tolist() if i != 4][:3]
     assert index.tolist() == order and torch.equal(far, distance[4, order])
 
@@ -67,8 +67,8 @@ def test_dendrogram_is_scipys(seed):
 @pytest.mark.parametrize(
     "call, said",
     [
-        (lambda d: nearest(d, 9, 2), "9 items"),
-        (lambda d: nearest(d, 0, 9), "between 1 and 8"),
+        (lambda d: neighbours(d, 9, 2), "9 items"),
+        (lambda d: neighbours(d, 0, 9), "between 1 and 8"),
         (lambda d: medoids(d, 0), "between 1 and 9"),
         (lambda d: embedding(d, 10), "between 1 and 9"),
         (lambda d: medoids(d[:, :4], 2), r"\(9, 4\)"),

@@ -95,7 +95,7 @@ def normalised(heat: Map) -> Map:
     return size / largest if largest > 0 else size
 
 
-class Logits(nn.Module):
+class RawLogits(nn.Module):
     """A model whose output is the tensor of logits, whatever the model returns."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -134,7 +134,7 @@ class Meter:
         with _quiet():
             kind = self.library.helpers.model.pytorch_model.PyTorchModel
             kind._get_last_softmax_layer_index.cache_clear()  # it would keep every model that was ever measured
-            self.model = kind(Logits(model).eval(), channel_first=True, softmax=False, device="cpu")
+            self.model = kind(RawLogits(model).eval(), channel_first=True, softmax=False, device="cpu")
 
     def measure(
         self, sample: Sample, heat: Map, explain: Explain, wanted: Iterable[str]

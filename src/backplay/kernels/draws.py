@@ -48,7 +48,7 @@ class Standing:
 
     def at(self, value: Tensor | float) -> Tensor:
         """(walks,) a number, or a tensor that broadcasts to the output's shape, where each walk stands; float64."""
-        return at(value, self.states, self.shape)
+        return at_states(value, self.states, self.shape)
 
     def uniform(self) -> Tensor:
         """(walks,) numbers in [0, 1), float64."""
@@ -71,7 +71,7 @@ class Standing:
         return chosen, towards
 
 
-def at(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
+def at_states(value: Tensor | float, states: Tensor, shape: torch.Size) -> Tensor:
     """A number, or a tensor that broadcasts to a shape, at flat indices into that shape; float64."""
     if not isinstance(value, Tensor):
         return torch.full(states.shape, value, dtype=torch.float64, device=states.device)

@@ -100,7 +100,7 @@ class Arguments(Mapping[Key, Any]):
         return mask if mask is not None and mask.shape == (self.batch, positions) else None
 
 
-def read(model: nn.Module, x: Any, extra: Any = None) -> Arguments:
+def read_arguments(model: nn.Module, x: Any, extra: Any = None) -> Arguments:
     """The arguments of a call: `x` is a tensor, a tuple or a dict of keywords, `extra` is held fixed.
 
     Floating-point tensors of `x` are explained, but for masks; `extra` follows `x` by position, or is a dict.

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from backplay.entry import entry
 from backplay.errors import CaptureError
 from backplay.network import operators
-from backplay.network.arguments import Arguments, Inputs, read
+from backplay.network.arguments import Arguments, Inputs, read_arguments
 from backplay.network.export import export, functionalised, tidied
 from backplay.network.graph import Model, Network, read_model
 from backplay.network.nodes import Affine, Mix
@@ -43,7 +43,7 @@ def capture(model: Model, example: Inputs, additional_forward_args: Any = None) 
     """
     given_model = read_model(model, "capture")
     module = given_model.model if isinstance(given_model, Network) else given_model
-    given = read(module, example, additional_forward_args)
+    given = read_arguments(module, example, additional_forward_args)
     given = given.played_in(precision_of(module.parameters(), given.x.dtype))
     with EXPORTING, tidied(), torch.random.fork_rng(_devices(module)):
         try:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from backplay.errors import InputError
-from backplay.network.arguments import Arguments, read
+from backplay.network.arguments import Arguments, read_arguments
 from backplay.network.capture import capture
 from backplay.network.graph import Network
 
@@ -52,7 +52,7 @@ class Captures:
 
     def read(self, x: Any, extra: Any = None) -> Arguments:
         """Forward arguments as a caller gives them."""
-        return read(self.model, x, extra)
+        return read_arguments(self.model, x, extra)
 
     def get(self, given: Arguments, not_this: Network | None = None) -> Network:
         """The network that plays these arguments; `not_this` is a capture that the model no longer agrees with."""

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError, suggestion
-from backplay.network.arguments import Arguments, read
+from backplay.network.arguments import Arguments, read_arguments
 from backplay.network.nodes import Input, Node, Ref, forward
 from backplay.network.precision import SingleScope, in_single, is_half, precision_of
 from backplay.network.reading.builder import Builder
@@ -229,7 +229,7 @@ class Network:
 
     def check(self, given: Any, extra: Any = None) -> Arguments:
         """The forward arguments, if they fit what was captured; tensors are copied."""
-        given = read(self.model, given, extra)
+        given = read_arguments(self.model, given, extra)
         why = self.misfit(given)
         if why is not None:
             raise InputError(why)

@@ -256,7 +256,7 @@ class Held(Affine):
 class Halves(Node):
     """A contraction of two live tensors that both carry: one half through each way of reading it (S7, S17).
 
-    A product in the table of kinds (S3). `args` are its readings, each a `Held` node; where one of them is left, it carries all.
+    It is a product (S3). `args` are its readings, each a `Held` node; where one of them is left, it carries all.
     """
 
     own_kind = "product"

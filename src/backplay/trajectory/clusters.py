@@ -45,9 +45,9 @@ def check_square(distance: Tensor, purpose: str) -> Tensor:
     return (distance.double() + distance.double().T) / 2
 
 
-def nearest(distance: Tensor, item: int, k: int) -> tuple[Tensor, Tensor]:
+def neighbours(distance: Tensor, item: int, k: int) -> tuple[Tensor, Tensor]:
     """(k,) the items nearest to one of them, itself left out, and (k,) their distances, in increasing order."""
-    square = check_square(distance, "nearest")
+    square = check_square(distance, "neighbours")
     n = len(square)
     if not -n <= item < n:
         raise KeywordError(f"item={item!r} is out of range: there are {n} items, 0 to {n - 1}.")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.attention import ValueRouting
-from backplay.kernels.draws import at, gather
+from backplay.kernels.draws import at_states, gather
 from backplay.kernels.kernel import WALK
 from backplay.kernels.linear import Sharing
 from backplay.kernels.streams import RoutingLinear, Stream
@@ -65,7 +65,7 @@ def try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
     payoff = _contributions(sampled.play, node, sampled.states, 1)
     shape = sampled.play.values[node].shape
     index, row = gather(node, kernel.weight, sampled.states, (kernel.value.shape, shape))
-    inverse = at(kernel.inverse, sampled.states, shape)
+    inverse = at_states(kernel.inverse, sampled.states, shape)
     return _try_choice(sampled, payoff, (row * kernel.value.flatten()[index]).double() * inverse[:, None])
 
 
@@ -98,7 +98,7 @@ def _try_input(sampled: Sampled, node: Attention, kernel: ValueRouting, keys: Te
     draws = torch.rand(keys.shape, generator=sampled.generator, dtype=torch.float64, device=keys.device)
     chosen = keys.gather(1, draws.argmax(1, keepdim=True))[:, 0]
     states = kernel.states_of_keys(chosen)
-    size = at(total, states, total.shape)[:, None]
+    size = at_states(total, states, total.shape)[:, None]
     scores = kernel.projection.scores(side, states, total.shape)[1].double()
     policy = torch.where(size > 0, scores / size, 0)
     return _try_choice(sampled, _contributions(play, node.projection, states, side), policy)
@@ -113,14 +113,14 @@ def _try_choice(sampled: Sampled, payoff: Tensor, policy: Tensor) -> Tensor:
 def _try_stream(sampled: Sampled, stream: Stream, payoff: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
     """A stream state: outside option and absorbed bias are actions beside the contributions."""
     modes, states, shape = sampled.play.game.modes, sampled.states, sampled.play.values[sampled.node].shape
-    entry, leak = at(stream.entry, states, shape), stream.leak()
-    policy = scores * at(stream.coefficient(WALK), states, shape)[:, None]
-    leaks = at(leak, states, shape) if leak is not None else torch.zeros_like(entry)
-    outside = at(stream.outside(), states, shape) - leaks
+    entry, leak = at_states(stream.entry, states, shape), stream.leak()
+    policy = scores * at_states(stream.coefficient(WALK), states, shape)[:, None]
+    leaks = at_states(leak, states, shape) if leak is not None else torch.zeros_like(entry)
+    outside = at_states(stream.outside(), states, shape) - leaks
     policy = torch.cat([policy, outside[:, None], leaks[:, None]], 1) / entry.clamp(min=1e-300)[:, None]
     absorbed = torch.zeros_like(entry)
     if leak is not None and bias is not None:
-        absorbed = at(bias, states, shape).clamp(min=0)
+        absorbed = at_states(bias, states, shape).clamp(min=0)
     alive = (payoff.sum(1) > 0) & (entry > 0)  # an empty stream, and one that is never entered, decide nothing
     payoff = torch.cat([payoff, torch.full_like(entry, modes.epsilon)[:, None], absorbed[:, None]], 1)
     return torch.where(alive, _soft_gain(payoff, policy, modes.tau, sampled.generator), 0.0)

@@ -73,7 +73,7 @@ def comes_from_softmax(node: Node) -> bool:
     return linear and len(node.carriers) == 1 and comes_from_softmax(node.carriers[0])
 
 
-def mixing(
+def read_mixing(
     builder: Builder,
     call: Call,
     pair: tuple[Node, Node],

@@ -13,7 +13,7 @@ from backplay.network.elementwise import agree, ancestors, grid
 from backplay.network.linear import Dense, LinearMap
 from backplay.network.nodes import Affine, Diagonal, Halves, Held, Node, Norm, Product, Ref, Scope, Wire, rerun
 from backplay.network.reading.arithmetic import comes_from_factor_gate
-from backplay.network.reading.attention import comes_from_softmax, mixing
+from backplay.network.reading.attention import comes_from_softmax, read_mixing
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant
 
@@ -51,7 +51,7 @@ def contract(
     for weights, value, read, pair in ((left, right, equation.swapped, shapes[::-1]), (right, left, equation, shapes)):
         if comes_from_softmax(weights):
             linear, weight = _map(read, pair), _folded(read, weights, pair)
-            return mixing(builder, call, (weights, value), linear, weight, run, (left, right), shape)
+            return read_mixing(builder, call, (weights, value), linear, weight, run, (left, right), shape)
     return _live(builder, call, equation, (left, right), run, shape)
 
 
