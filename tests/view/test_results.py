@@ -48,6 +48,7 @@ def test_two_images_are_both_shown(play, batch):
 def test_distances_of_vectors_and_deep_networks(table, vit, width):
     figure = bp.hellinger(table, table).plot(width=width)
     assert not images(figure) and float(figure.axes[-1].lines[0].get_ydata()[-1]) == 0
+    assert figure.axes[-1].get_ylim() == (0, 1.02)
     assert_legible(figure)
     assert_legible(bp.hellinger(vit, vit).plot(width=width))
 

@@ -112,7 +112,8 @@ def _drawn(
     left = 0.1 + breadth("0.0", size) + line
     axes = quiet(tiles.box(left, tiles.height - below + 0.03, width - left - 0.1, chart), size * 0.9)
     axes.plot(range(len(curve)), curve, color=PURPLE, marker="o", ms=2.2, lw=1.1)
-    axes.set_ylim(0, max(1.0, *curve) * 1.02 if max(curve) > 0.3 else max(curve) * 1.1 + 1e-12)
+    largest = max(curve)
+    axes.set_ylim(0, 1.1 * largest if 1e-6 < largest < 0.3 else 1.02)
     axes.set_xlim(-0.5, len(curve) - 0.5)
     axes.set_xticks(places, [fitted(names[k], 0.6 * width, size * 0.85, 1)[0] for k in places], rotation=90)
     axes.tick_params(axis="x", labelsize=size * 0.85)
