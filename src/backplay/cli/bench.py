@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from backplay.cli.output import Progress, print_json, whole
+from backplay.cli.output import print_json, whole
 from backplay.cli.parser import Commands, Parser, add_command, add_json
 from backplay.errors import KeywordError
+from backplay.progress import Progress
 
 ROW_FORMATS = ("csv", "json", "parquet")
 
