@@ -88,6 +88,7 @@ def test_docstrings(file, examples, here):
         ".".join(["backplay", *Path(file).with_suffix("").parts]).removesuffix(".__init__")
     )
     given = {"bp": bp, "model": model, "x": x, "y": y, "images": [x, y], "others": [y], "game": game}
+    given |= {"rg": game, "sg": bp.StoppingGame(model), "other": game.replace(tau=0.5)}
     run(examples, {**vars(bp), **vars(module), **given, "play": game.play(x), "plays": [game.play(y)]})
 
 

@@ -28,7 +28,8 @@ from backplay.values.decomposition import Decomposition, decompose
 from backplay.values.moments import moments
 
 if TYPE_CHECKING:
-    from backplay import text, view
+    from backplay import sanity, text, view
+    from backplay.sanity import randomise
 
 __version__ = "0.1.0"
 
@@ -59,6 +60,8 @@ __all__ = [
     "moments",
     "preset",
     "presets",
+    "randomise",
+    "sanity",
     "sweep",
     "text",
     "transforms",
@@ -68,6 +71,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Rooms around the core are imported when somebody enters them: `bp.view` brings matplotlib along, for one."""
-    if name in ("text", "view"):
+    if name in ("sanity", "text", "view"):
         return importlib.import_module(f"backplay.{name}")
+    if name == "randomise":
+        return importlib.import_module("backplay.sanity").randomise
     raise AttributeError(f"module 'backplay' has no attribute {name!r}")

@@ -39,8 +39,8 @@ def arrow() -> ModuleType:
 class Store:
     """The writer of a run's folder; the only one, as long as it is open.
 
-    >>> with Store(folder, session, text, resume=True) as store:
-    ...     store.append(outcome)
+    with Store(folder, session, text, resume=True) as store:
+        store.append(outcome)
     """
 
     def __init__(self, folder: Path, session: Session, config: str, resume: bool = False) -> None:

@@ -1,10 +1,10 @@
 """Quantus: every method as its `explain_func`.
 
->>> import quantus
->>> from backplay.interop.quantus import explain
->>> quantus.MaxSensitivity(nr_samples=10)(
-...     model=model, x_batch=x, y_batch=y, explain_func=explain, explain_func_kwargs={"method": "rg", "tau": 0.5}
-... )
+import quantus
+from backplay.interop.quantus import explain
+quantus.MaxSensitivity(nr_samples=10)(
+    model=model, x_batch=x, y_batch=y, explain_func=explain, explain_func_kwargs={"method": "rg", "tau": 0.5}
+)
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def randomise(
     """A new module whose layers, from the output up to and including `upto`, are drawn anew; None means all.
 
     >>> bp.randomise(model, seed=1)
-    >>> bp.randomise(bp.capture(model, x), upto="layer4.1")
+    >>> bp.randomise(bp.capture(model, x), upto="features.2")
 
     Weights are drawn by Kaiming's normal rule, biases become 0, scales of norms 1. What a layer draws depends on `seed`
     and on its name alone, so that a cascade that goes further leaves it as it is. The given model is not touched. The

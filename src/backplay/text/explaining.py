@@ -44,7 +44,7 @@ def explain(
 
     Any method of `bp.methods()` that fits embeddings may be named, `lime` and `kernel_shap` too: they hide words.
 
-    >>> bp.text.explain(model, tokenizer, ["a film to remember", "two hours lost"], target="POSITIVE")
+        bp.text.explain(model, tokenizer, ["a film to remember", "two hours lost"], target="POSITIVE")
     """
     reader = Reader(model, tokenizer)
     way = Route.named(reader, method, params)

@@ -143,7 +143,7 @@ def generation(
     writes: at most `max_new_tokens`, with any other of its keywords in `generation_args`. Causal models and those with
     encoder and decoder are taken; a column is the play of that step alone.
 
-    >>> bp.text.generation(model, tokenizer, "The capital of France is", " Paris").show()
+        bp.text.generation(model, tokenizer, "The capital of France is", " Paris").show()
     """
     reader = Reader(model, tokenizer)
     way = Route.named(reader, method, params)

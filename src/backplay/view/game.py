@@ -34,7 +34,7 @@ def game(play: Any, *, sample: int = 0, around: tuple[str, int] | None = None, w
     probabilities that players and chance give to a move. `around=("2", 1)` adds the local game of unit 1 of node "2":
     what each choice pays there.
 
-    >>> bp.view.game(bp.StoppingGame(model).play(x), around=("2", 1))
+        bp.view.game(bp.StoppingGame(model).play(x), around=("2", 1))
     """
     check_play(play, "game")
     check_sample(sample, len(play.value), "the play")

@@ -44,7 +44,7 @@ def grid(
     Methods differ in their units, so a method has one scale for all its maps; `scale="all"` shares one among all
     methods, `scale="map"` gives each map its own.
 
-    >>> bp.view.grid(x, {"RG": rg.attribute(x), "Grad-CAM": cam}, labels=target, masks=mask, model=model)
+    >>> bp.view.grid(x, {"RG": rg.attribute(x), "SG": sg.attribute(x)}, labels=["cat"], model=model)
     """
     if scale not in SCALES:
         raise InputError(f"scale={scale!r} is out of range: it must be one of {', '.join(map(repr, SCALES))}.")
