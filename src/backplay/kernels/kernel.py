@@ -2,8 +2,10 @@
 
 A kernel is built once from the values of a play and then pulls any measure. All measures follow the same transitions;
 they differ in whether the trajectory discount is paid and in whether the two players' masses are added or subtracted.
-A new kernel is one subclass of `Kernel` in one file: passes, distances, sampling and health ask it through the methods
-below and never look at its class. `pull` alone is enough for maps.
+A new kernel is one subclass of `Kernel` in one file, and a line in `kernel` of the game that gives it to a node. `pull`
+alone is enough for maps. Beyond them a kernel overrides `lost` if mass ends here, `constant` if it ends in constants,
+`pull_players` if the turn can go over, `push` for survival, `geometric` for distances and `draw` for sampling; passes,
+distances, sampling and health never look at its class. `certify` does: it knows the kernels at which a player decides.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class Kernel(ABC):
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Walk masses of both players carried back to each carrier, by sums of non-negative terms only.
 
-        By default every player keeps the turn.
+        By default every player keeps the turn: a kernel with negative coefficients must override this.
         """
         return list(zip(self.pull(plus, WALK), self.pull(minus, WALK), strict=True))
 

@@ -16,7 +16,7 @@ from backplay.errors import CaptureError, KeywordError, UnsupportedError, sugges
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
 from backplay.inputs import Target, check_hidden
 from backplay.keywords import Keyword
-from backplay.methods.example import guess
+from backplay.methods.guessed_input import guess
 from backplay.methods.maps import last_map
 from backplay.methods.rules import has_first_layer
 from backplay.methods.subject import Subject, has_attention, has_convolutions

@@ -52,7 +52,9 @@ def meaning(name: str) -> Operator:
 
 
 def _row(names: str, **facts: Any) -> None:
-    """Add facts to the rows of some operators."""
+    """Add facts to the rows of some operators; every activation is pointwise."""
+    if "gate" in facts:
+        facts["pointwise"] = True
     for name in names.split():
         OPERATORS[name] = replace(meaning(name), **facts)
 
@@ -77,7 +79,6 @@ _row(
     reading="gate",
     gate="other",
 )
-_row(" ".join(OPERATORS), pointwise=True)  # all activations
 _row("pow", reading="power", pointwise=True)
 _row("relu relu6 sigmoid hardsigmoid softplus exp exp2 abs square", nonnegative=True)
 _row("sigmoid hardsigmoid silu gelu reciprocal rsqrt", weighs=True)
