@@ -202,3 +202,25 @@ def test_gates_that_compare():
     model, x = Chosen().double(), torch.randn(2, 3, dtype=torch.float64)
     found = bp.decompose(alike(model, x), x, kind="stopping")["last"]
     assert_near(unscaled(found.plus - found.minus, found.log_scale), model(x))
+
+
+def test_a_shut_branch_has_no_scale():
+    """Where a branch holds nothing, its scale, however large, does not round the parts beside it to 0 (S11)."""
+    torch.manual_seed(0)
+    small, large = nn.Linear(3, 4), nn.Linear(3, 4)
+    with torch.no_grad():
+        large.weight.mul_(1e30)
+        large.bias.fill_(-1e35)
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.small, self.large, self.head = small, large, nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.head(torch.cat([torch.relu(self.small(x) * 1e-20), torch.relu(self.large(x))], 1))
+
+    x = torch.randn(2, 3)
+    pair = bp.decompose(Branches().eval(), x)["cat"]
+    found = (pair.plus - pair.minus)[:, :4].double() * pair.log_scale.exp()[:, None]
+    torch.testing.assert_close(found, torch.relu(small(x) * 1e-20).double(), rtol=1e-5, atol=0)

@@ -95,9 +95,7 @@ def largest_row_overlap(play_a: Play, play_b: Play) -> float:
             if not isinstance(node, Affine):
                 continue
             step, twin = plays.kernels(node)
-            if isinstance(node, Mix) and not isinstance(
-                step, StreamKernel
-            ):  # a mean or a pool has no weights
+            if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a mean or a pool has no weights
                 continue
             ones = [torch.ones_like(play_a.values[n]) for n in step.carriers or node.carriers]
             own, other, both = (k.push(ones) for k in (step, twin, plays.kernel(node)))

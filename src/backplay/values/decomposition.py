@@ -16,7 +16,7 @@ from backplay.keywords import Choice, Number
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
-from backplay.network.mass import Mass
+from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
 from backplay.values.forward import Deform, Values
 from backplay.values.gates import stopping_slope
@@ -67,17 +67,10 @@ class _Parts:
 
     def aligned(self) -> _Parts:
         """Both parts on the larger of their scales, near 1."""
-        plus, minus = self.plus, self.minus
-        both = Mass(torch.maximum(plus.value.abs(), minus.value.abs()), plus.exponent, plus.layout)
-        if not torch.equal(plus.exponent, minus.exponent):
-            common = torch.maximum(plus.exponent, minus.exponent)
-            plus = Mass(plus.times((plus.exponent - common).clamp(min=-1000)), common, plus.layout)
-            minus = Mass(minus.times((minus.exponent - common).clamp(min=-1000)), common, minus.layout)
-            both = Mass(torch.maximum(plus.value, minus.value), common, plus.layout)
-        shift = both.normalised().exponent - both.exponent
-        if bool((shift != 0).any()):
-            plus = Mass(plus.times(-shift), plus.exponent + shift, plus.layout)
-            minus = Mass(minus.times(-shift), minus.exponent + shift, minus.layout)
+        (plus, minus), common = aligned((self.plus, self.minus))
+        layout = self.plus.layout
+        scale = Mass(torch.maximum(plus.abs(), minus.abs()), common, layout).normalised().exponent
+        plus, minus = (Mass(Mass(part, common, layout).times(common - scale), scale, layout) for part in (plus, minus))
         return _Parts(plus, minus)
 
 
@@ -206,13 +199,9 @@ def _masked(pair: _Parts, mask: Tensor, node: Node) -> _Parts:
 
 def _wire(node: Wire, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
     operands = [pairs[n] for n in node.inputs]
-    common = torch.stack([p.plus.exponent for p in operands]).amax(0)
-
-    def moved(masses: list[Mass]) -> Mass:
-        on_scale = [m.times((m.exponent - common).clamp(min=-1000)) for m in masses]
-        return Mass(node.move(on_scale, values), common, node.layout)
-
-    pair = _Parts(moved([p.plus for p in operands]), moved([p.minus for p in operands]))
+    values_of_parts, common = aligned([part for pair in operands for part in (pair.plus, pair.minus)])
+    plus, minus = (Mass(node.move(values_of_parts[k::2], values), common, node.layout) for k in (0, 1))
+    pair = _Parts(plus, minus)
     if not node.constants:
         return pair
     zeros = {n: torch.zeros_like(values[n]) for n in node.inputs}
