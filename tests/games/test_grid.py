@@ -96,7 +96,7 @@ class TestSweep:
         for point, heat in found.items():
             changed = game.replace(**dict(point))
             torch.testing.assert_close(heat, changed.attribute(x, chosen), rtol=1e-12, atol=0)
-        deformed = [game.replace(risk=risk).play(x, 0).values.logits.argmax(1) for risk in (-3.0, 3.0)]
+        deformed = [game.replace(risk=risk).play(x, 0).solved.logits.argmax(1) for risk in (-3.0, 3.0)]
         assert any((own != chosen).any() for own in deformed), "a game would have answered otherwise"
 
     @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ class TestOwnAnswer:
         model, x = zoo.load("vgg"), zoo.images(4).x
         changed, chosen = game(model, **keywords), model(x).argmax(1)
         play = changed.play(x)
-        assert (play.values.logits.argmax(1) != chosen).any()
+        assert (play.solved.logits.argmax(1) != chosen).any()
         assert torch.equal(play.target, chosen) and torch.equal(changed.targets(x)[:, 0], chosen)
-        assert torch.equal(play.value, play.values.logits.gather(1, chosen[:, None])[:, 0])
+        assert torch.equal(play.value, play.solved.logits.gather(1, chosen[:, None])[:, 0])
         assert_near(changed.attribute(x), changed.attribute(x, chosen), 1e-5)
 
     def test_presets(self):

@@ -148,4 +148,4 @@ def _faded(play: Play) -> float:
 
 def _forward_error(play: Play) -> float:
     """How far the replayed logits are from the model's."""
-    return forward_error(play.network, play.values, play.replayed_logits(), play.model_logits())
+    return forward_error(play.network, play.solved, play.replayed_logits(), play.model_logits())

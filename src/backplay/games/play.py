@@ -64,19 +64,19 @@ class Play:
     ) -> None:
         self.game, self.network = game, network
         self.inputs = inputs
-        self.values, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
+        self.solved, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
-        self.value: Tensor = self.aim.value(self.values.logits)
+        self.value: Tensor = self.aim.value(self.solved.logits)
         self._passes: dict[Measure, Passed] = {}
         self._map: Passed | None = None
         if keep:
             self.passed(DIFFERENCE)
         else:  # a map alone: kernels and values are dropped on the way
-            kernel = lambda node: game.kernel(node, self.values)  # noqa: E731
-            root = game.map_root(self.aim, self.values.logits)
+            kernel = lambda node: game.kernel(node, self.solved)  # noqa: E731
+            root = game.map_root(self.aim, self.solved.logits)
             start = self.root(DIFFERENCE) if root is None else root
-            self._map = pull(network, kernel, start, DIFFERENCE, keep=False, done=self.values.forget)
+            self._map = pull(network, kernel, start, DIFFERENCE, keep=False, done=self.solved.forget)
             if root is None:
                 self._passes[DIFFERENCE] = self._map
         masses = (self._map or self._passes[DIFFERENCE]).masses
@@ -111,15 +111,15 @@ class Play:
         """How mass leaves a node in this play; a kernel that is not there yet is made, and kept or not."""
         if node in self._kernels:
             return self._kernels[node]
-        if not keep or not self.values.weights.keeps:
-            return self.game.kernel(node, self.values)
+        if not keep or not self.solved.weights.keeps:
+            return self.game.kernel(node, self.solved)
         again = [node]
         if self._released:  # whole again, and at once: the model may change between one question and the next
             self.ready()
             self._released = False
             again += [n for n in self.network.nodes if n in self.network.carrying and not isinstance(n, Input)]
         for each in again:
-            self._kernels[each] = self.game.kernel(each, self.values)
+            self._kernels[each] = self.game.kernel(each, self.solved)
         return self._kernels[node]
 
     def release(self) -> Self:
@@ -137,8 +137,8 @@ class Play:
 
     def ready(self) -> None:
         """A released play makes its kernels from the model it was solved on, or not at all."""
-        again = self._released or not self.values.weights.keeps  # kernels that are not held are made again
-        if again and not self.values.weights.fresh(self.network.weights().prints):
+        again = self._released or not self.solved.weights.keeps  # kernels that are not held are made again
+        if again and not self.solved.weights.fresh(self.network.weights().prints):
             raise UnsupportedError("the model has changed since this play was solved and let go of it; play again.")
 
     def knows(self, measure: Measure) -> bool:
@@ -166,7 +166,7 @@ class Play:
     def _arrived(self, source: Node) -> Mass:
         """What the map is made of, at an input; nothing where the output does not depend on it."""
         if self._map is None:
-            root = self.game.map_root(self.aim, self.values.logits)
+            root = self.game.map_root(self.aim, self.solved.logits)
             with torch.inference_mode(False), torch.no_grad():
                 self._map = (
                     self.passed(DIFFERENCE)
@@ -220,7 +220,7 @@ class Play:
 
     def observed(self, name: str | Node) -> Tensor:
         """The value that players see at a node (S20)."""
-        return self.values.observed[self.network.find(name)]
+        return self.solved.observed[self.network.find(name)]
 
     def attention(self, name: str | Node) -> Tensor:
         """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""
@@ -232,7 +232,7 @@ class Play:
             problem = f"holds {len(inside)} attentions" if inside else "holds no attention"
             raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or known)]}.")
         with torch.inference_mode(False), torch.no_grad():
-            weight = inside[0].weight(self.values)
+            weight = inside[0].weight(self.solved)
         return inside[0].queries_first(weight)
 
     def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
@@ -245,17 +245,17 @@ class Play:
         self.ready()
         node = self.network.find(name)
         if isinstance(node, Gate):
-            ones = torch.ones_like(self.values[node])
+            ones = torch.ones_like(self.solved[node])
             return self.kernel(node).pull(ones, WALK)[0]
         if isinstance(node, Input):
             raise InputError("the input is terminal: no player moves there.")
-        shape = tuple(self.values[node].shape)
+        shape = tuple(self.solved[node].shape)
         if not isinstance(element, tuple) or len(element) != len(shape):
             raise InputError(
                 f"{node.name!r} is of kind {node.kind}: name one element of its output {shape} by {len(shape)} "
                 f"indices, e.g. element={(0,) * len(shape)}; got {element!r}."
             )
-        root = torch.zeros_like(self.values[node])
+        root = torch.zeros_like(self.solved[node])
         try:
             root[tuple(element)] = 1.0
         except IndexError as error:
@@ -289,7 +289,7 @@ class Play:
 
     def check_unchanged(self, purpose: str) -> None:
         """Refuse what reads the model itself if that is no longer what the play was solved with (S1)."""
-        if not self.values.weights.fresh(self.network.weights().prints):
+        if not self.solved.weights.fresh(self.network.weights().prints):
             raise UnsupportedError(f"the model has changed since this play was solved; play again to {purpose}.")
 
     @cached_property
@@ -299,9 +299,9 @@ class Play:
 
     def replayed_logits(self) -> Tensor:
         """The captured program's answer, undeformed by any mode."""
-        if not self.values.deformed:
-            return self.values.logits
-        return Values(self.network, self.inputs, self.values.weights).logits
+        if not self.solved.deformed:
+            return self.solved.logits
+        return Values(self.network, self.inputs, self.solved.weights).logits
 
     def model_logits(self) -> Tensor:
         """What the model itself says to this input."""

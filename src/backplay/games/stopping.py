@@ -115,7 +115,7 @@ class StoppingGame(Game[StoppingModes]):
         return None
 
     def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
-        return difference * play.values[source] if self.modes.multiply_by_input else difference
+        return difference * play.solved[source] if self.modes.multiply_by_input else difference
 
 
 def _product(node: Product, values: Values) -> Kernel:

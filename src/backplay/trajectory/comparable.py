@@ -52,7 +52,7 @@ def _check_same_indices(a: Play, b: Play) -> None:
             continue
         pairs = zip(*([r for r in leaves(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
         for mine, other in pairs:
-            p, q = a.values[mine], b.values[other]
+            p, q = a.solved[mine], b.solved[other]
             computed = mine in {n.ref for n in left.detached_inputs}  # by each play: they share what they share
             indices = isinstance(p, Tensor) and not p.is_floating_point() and not computed
             if indices and not torch.equal(p, q):

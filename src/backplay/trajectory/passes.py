@@ -198,13 +198,13 @@ def joined(parts: Sequence[Mass]) -> Mass:
 
 def by_input(elements: Tensor, play: Play) -> list[Tensor]:
     """(B, elements) as tensors of the inputs' shapes."""
-    shapes = [play.values[source].shape for source in play.network.inputs]
+    shapes = [play.solved[source].shape for source in play.network.inputs]
     parts = elements.split([shape[1:].numel() for shape in shapes], 1)
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def no_mass(play: Play, node: Node) -> Mass:
     """No mass: at an oracle, a detached factor, an input without influence."""
-    value = play.values[node]
+    value = play.solved[node]
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=value.device)
     return Mass(torch.zeros_like(value), zeros, node.layout)

@@ -84,7 +84,7 @@ class Trajectories:
     def frequencies(self, name: str | Node = "input") -> Tensor:
         """Share of the trajectories that visit each element of a node; `expected` is what they tend to."""
         node = self._node(name)
-        value = self.play.values[node]
+        value = self.play.solved[node]
         rows = node.layout.rows(_positions(node, value.shape).to(value.device))
         visits = torch.zeros(rows.shape, dtype=torch.float64, device=value.device)
         if node.name in self.states:
@@ -146,7 +146,7 @@ class SamplingPass(Pass[Walkers]):
         if not len(walks):
             return
         kernel = self.kernel(node)
-        step = kernel.draw(Standing(states, self.play.values[node].shape, self.generator))
+        step = kernel.draw(Standing(states, self.play.solved[node].shape, self.generator))
         if bool((step.stream != 0).any()):
             self.drawn.streams[node.name] = self._table(walks, step.stream, 0)
         for end in (CEMETERY, CONSTANT):
@@ -161,7 +161,7 @@ class SamplingPass(Pass[Walkers]):
     def write_down(self, node: Node, here: Walkers) -> tuple[Tensor, Tensor, Tensor]:
         """Who stands at a node, as one group."""
         walks, states, players = (torch.cat(parts) for parts in zip(*here, strict=True))
-        places = _positions(node, self.play.values[node].shape).to(states.device).flatten()
+        places = _positions(node, self.play.solved[node].shape).to(states.device).flatten()
         self.drawn.states[node.name] = self._table(walks, places[states], -1)
         self.drawn.players[node.name] = self._table(walks, players, 0)
         return walks, states, players
