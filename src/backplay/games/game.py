@@ -124,7 +124,11 @@ class Game(ABC, Generic[M]):
 
     @entry
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
-        """Solve the game on an input: values, kernels and the difference pass."""
+        """Solve the game on an input: values, kernels and the difference pass.
+
+        `target` is a class, one for each sample, a whole index, weights over the logits, or `("layer3.1", index)`: a
+        hidden neuron, by its index without the batch (S26b). None is the class with the largest logit.
+        """
         network, inputs = self.prepare(x, additional_forward_args)
         with torch.inference_mode(False), torch.no_grad():
             return Play(self, network, inputs, target)

@@ -14,6 +14,7 @@ from backplay.entry import entries
 from backplay.errors import InputError, KeywordError, UnsupportedError, list_words, scale_words, tensor_words
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
+from backplay.games.neurons import Neuron, names_neurons, read_neurons
 from backplay.inputs import Aim, Target, check_hidden, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.keywords import SEED, Number
@@ -67,7 +68,7 @@ class Play:
         self.solved, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
-        self.value: Tensor = self.aim.value(self.solved.logits)
+        self.value: Tensor = self.aim.value(self.solved[self.start])
         self._passes: dict[Measure, Passed] = {}
         self._map: Passed | None = None
         if keep:
@@ -75,20 +76,22 @@ class Play:
         else:  # a map alone: kernels and values are dropped on the way
             kernel = lambda node: game.kernel(node, self.solved)  # noqa: E731
             root = game.map_root(self.aim, self.solved.logits)
-            start = self.root(DIFFERENCE) if root is None else root
-            self._map = pull(network, kernel, start, DIFFERENCE, keep=False, done=self.solved.forget)
+            first = self.root(DIFFERENCE) if root is None else root
+            self._map = pull(network, kernel, self.start, first, DIFFERENCE, keep=False, done=self.solved.forget)
             if root is None:
                 self._passes[DIFFERENCE] = self._map
         masses = (self._map or self._passes[DIFFERENCE]).masses
-        check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim.shape)
+        check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim)
 
     def __repr__(self) -> str:
         explained = "weights" if self.aim.index is None else f"targets {list_words(self.aim.index.tolist())}"
+        if isinstance(self.aim, Neuron):
+            explained += f" of {self.start.name!r}"
         return f"Play({self.game!r}, batch of {len(self.value)}, {explained})"
 
     @property
     def target(self) -> Tensor:
-        """(B,) the flat index of each sample's target, or its weights over the logits."""
+        """(B,) the flat index of each sample's target in what the walk starts at, or its weights over the logits."""
         target = self.aim.weights if self.aim.index is None else self.aim.index
         assert target is not None
         return target
@@ -98,8 +101,13 @@ class Play:
         """The explained input."""
         return self.inputs[self.network.keys[self.network.inputs.index(self.network.input)]]
 
+    @property
+    def start(self) -> Node:
+        """The node that the walk starts at: the output, or that of a hidden neuron (S26b)."""
+        return self.aim.node if isinstance(self.aim, Neuron) else self.network.output
+
     def root(self, measure: Measure = WALK) -> Tensor:
-        """Mass at the logits (S26b): `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
+        """Mass at the start (S26b), of logits `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
         signed = self.aim.signed(self.value) if measure.discounted else self.aim.walk(self.value)
         return signed if measure.signed else signed.abs()
 
@@ -150,7 +158,7 @@ class Play:
         if measure not in self._passes:
             self.ready()
             with torch.inference_mode(False), torch.no_grad():
-                self._passes[measure] = pull(self.network, self.kernel, self.root(measure), measure)
+                self._passes[measure] = pull(self.network, self.kernel, self.start, self.root(measure), measure)
         return self._passes[measure]
 
     def visited(self) -> Mapping[Node, Mass]:
@@ -171,7 +179,7 @@ class Play:
                 self._map = (
                     self.passed(DIFFERENCE)
                     if root is None
-                    else pull(self.network, self.kernel, root, DIFFERENCE, keep=False)
+                    else pull(self.network, self.kernel, self.start, root, DIFFERENCE, keep=False)
                 )
         return self._map.masses[source] if source in self._map.masses else no_mass(self, source)
 
@@ -310,5 +318,8 @@ class Play:
 
 def _solve(game: Game[Any], inputs: Arguments, target: Target, shared: Shared) -> tuple[Values, Aim]:
     """The game's values, and what it explains: without a target, the model's own answer."""
+    if names_neurons(target):
+        aim = read_neurons(target, shared.network, inputs.batch)
+        return game.values(shared), aim
     values = game.values(shared)
     return values, read_target(target, shared.answer() if target is None else values.logits, inputs)

@@ -42,6 +42,10 @@ def check_comparable(a: Play, b: Play) -> None:
             "precision and on one device."
         )
 
+    if a.start.name != b.start.name:
+        raise InputError(
+            f"plays that start at {a.start.name!r} and at {b.start.name!r} have no common root; start both at one node."
+        )
     _check_same_indices(a, b)
 
 
