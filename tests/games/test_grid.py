@@ -269,7 +269,7 @@ CHANGED = {
     },
     bp.StoppingGame: {
         "risk": 0.5, "input_variance": 0.2, "entropy_bias": 0.1, "gate": "noisy", "gate_noise": 0.7,
-        "multiply_by_input": True,
+        "residual": "proportional", "multiply_by_input": True,
     },
 }  # fmt: skip
 
@@ -299,7 +299,7 @@ class TestKeywords:
         }  # fmt: skip
         assert bp.StoppingGame(convnet()).to_dict() == {
             "risk": 0.0, "input_variance": 0.0, "entropy_bias": 0.0, "gate": "exact", "gate_noise": 1.0,
-            "softplus": None, "multiply_by_input": False,
+            "softplus": None, "residual": "uniform", "multiply_by_input": False,
         }  # fmt: skip
 
     def test_replace_keeps_the_capture(self):

@@ -98,7 +98,7 @@ def _ends(play: Play, sample: int) -> dict[str, float]:
             continue
         for cause, ended in play.kernel(node).causes(mass.value):
             shares[cause] += float(Mass(ended, mass.exponent, mass.layout).total()[sample])
-        if isinstance(node, Sum) and hasattr(play.game.modes, "residual"):
+        if isinstance(node, Sum) and hasattr(play.game.modes, "tau"):  # whose policy goes by contributions
             dead = float(_dead_ends(play, node, mass)[sample])
             shares[DEAD], shares[GATES] = shares[DEAD] + dead, shares[GATES] - dead
     return shares

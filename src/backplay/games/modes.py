@@ -60,6 +60,9 @@ class StoppingModes(Modes):
     """Keywords of the Stopping Game."""
 
     softplus: float | None = keyword(Number(None, 0, strict=True, note="θ, ReLUs become Softplus(θ)"))
+    residual: Literal["uniform", "proportional"] = keyword(
+        Choice("uniform", ("uniform", "proportional"), note="how a sum splits the walk; the gradient stays")
+    )
     multiply_by_input: bool = keyword(Choice(False, (False, True), note="the map times the input"))
 
     def __post_init__(self) -> None:
