@@ -15,6 +15,7 @@ from backplay.entry import entry
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
 from backplay.games.modes import Modes
 from backplay.games.play import Play
+from backplay.games.state_values import StateValues
 from backplay.inputs import Aim, Target
 from backplay.kernels.kernel import Kernel
 from backplay.network import Model, Network, Node, read_model
@@ -211,6 +212,10 @@ class Game(ABC, Generic[M]):
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:
         """The kernel of a node on solved values."""
+
+    @abstractmethod
+    def state_values(self, node: Node, values: Values) -> StateValues:
+        """What the game is worth at the states of a node."""
 
     @abstractmethod
     def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:

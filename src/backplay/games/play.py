@@ -15,6 +15,7 @@ from backplay.errors import InputError, KeywordError, UnsupportedError, list_wor
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
 from backplay.games.neurons import Neuron, names_neurons, read_neurons
+from backplay.games.state_values import StateValues
 from backplay.inputs import Aim, Target, check_hidden, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.keywords import SEED, Number
@@ -229,6 +230,20 @@ class Play:
     def observed(self, name: str | Node) -> Tensor:
         """The value that players see at a node (S20)."""
         return self.solved.observed[self.network.find(name)]
+
+    def values(self, name: str | Node) -> StateValues:
+        """The game's own values at a node: streams, going on, the state, and `V_QK`, in the paper's units.
+
+        >>> play.values("fc").plus  # of the positive stream
+        """
+        self.ready()
+        node = self.network.find(name)
+        if not torch.is_floating_point(self.solved[node]):
+            raise InputError(
+                f"{node.name!r} holds {self.solved[node].dtype}, no values of the game; name another node."
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            return self.game.state_values(node, self.solved)
 
     def attention(self, name: str | Node) -> Tensor:
         """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""

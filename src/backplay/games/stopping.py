@@ -10,6 +10,7 @@ from torch import Tensor
 from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
+from backplay.games.state_values import StateValues, continuing, decided, oracle_value
 from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
@@ -17,7 +18,7 @@ from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
 from backplay.kernels.prepared import reality, stopping_total
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Max, Node, Norm, Overlay, Product, Sum, Wire
-from backplay.values.decomposition import softplus_forward
+from backplay.values.decomposition import Decomposition, softplus_forward, stopped
 from backplay.values.forward import Values
 from backplay.values.gates import stopping_slope
 from backplay.values.shared import Shared
@@ -139,6 +140,23 @@ class StoppingGame(Game[StoppingModes]):
             return open_gate.to(z.dtype)
         plain = z is values[node.operand]
         return stopping_slope(node, values if plain else Overlay({node.operand: z}, values), form)
+
+    def state_values(self, node: Node, values: Values) -> StateValues:
+        """Payoffs of both players: the pair of the Stopping Decomposition (def:adf-recursion, thm:forward-stopping)."""
+        gated = lambda gate, below, known: stopped(  # noqa: E731
+            gate, below, known, self._slope(gate, known) * known.form(gate).scale
+        )
+        about = decided(node)
+        pair = Decomposition(values, gated)[about]
+        scale = about.layout.spread(pair.log_scale.exp().to(pair.plus.dtype), pair.plus)
+        return StateValues(
+            pair.plus * scale,
+            pair.minus * scale,
+            values[about],
+            values[node],
+            continuing(self, node, values),
+            oracle_value(node, values),
+        )
 
     def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:
         return None
