@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -29,6 +30,7 @@ from backplay.values.risk import lower_confidence
 from backplay.values.shared import Shared
 
 M = TypeVar("M", bound=Modes)
+Misfit = Callable[[Network], str | None]
 
 
 class _Board:
@@ -39,6 +41,7 @@ class _Board:
         self.model = model
         self.captures = Captures(model)
         self.warned = False
+        self.misfit: Misfit | None = None  # why the modes are not meant for a network, asked once
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process: the model. It is captured again there."""
@@ -170,7 +173,17 @@ class Game(ABC, Generic[M]):
 
     def prepare(self, x: Inputs, extra: Any = None) -> tuple[Network, Arguments]:
         """The captured network, and the forward arguments checked against it."""
-        return self._board.captures.prepare(x, extra)
+        network, inputs = self._board.captures.prepare(x, extra)
+        misfit, self._board.misfit = self._board.misfit, None
+        said = None if misfit is None else misfit(network)
+        if said is not None:
+            warnings.warn(said, stacklevel=4)
+        return network, inputs
+
+    def meant_for(self, misfit: Misfit) -> Self:
+        """Warn, at the first play, where `misfit` says why the modes are not meant for the network."""
+        self._board.misfit = misfit
+        return self
 
     # ---------------------------------------------------------------- what players know
 
