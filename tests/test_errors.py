@@ -376,7 +376,7 @@ def test_a_family_of_games_warns_once():
 
 def test_numbers_of_numpy():
     """They are taken where numbers are, and kept as plain ones."""
-    game = bp.RoutingGame(net(), tau=np.float32(0.5), epsilon=np.int64(1), risk=Fraction(-1, 2))
+    game = bp.RoutingGame(net(), tau=np.float32(0.5), epsilon=np.int64(1), risk=Fraction(-1, 2), input_variance=1)
     assert json.loads(json.dumps(game.to_dict())) == game.to_dict()
     assert (game.tau, game.epsilon, game.risk) == (0.5, 1, -0.5) and type(game.tau) is float
     average = bp.Reynolds(game, n=np.int32(3), seed=np.uint8(7))

@@ -34,7 +34,12 @@ class Aim:
     weights: Tensor | None = None
 
     @property
-    def given(self) -> Tensor:
+    def of_class(self) -> bool:
+        """Whether it is a score of a classifier: one row of logits a sample."""
+        return len(self.shape) == 2
+
+    @property
+    def given(self) -> Any:
         """The same as a target: (B, n) indices, or weights like the logits."""
         if self.index is None:
             assert self.weights is not None
@@ -219,12 +224,12 @@ def part_of(target: Target, batch: int, depth: int, part: slice) -> Any:
 # ---------------------------------------------------------------- padding
 
 
-def check_hidden(inputs: Padded, maps: Sequence[Tensor], logits: torch.Size) -> None:
+def check_hidden(inputs: Padded, maps: Sequence[Tensor], aim: Aim) -> None:
     """Refuse a class score that rests on positions which the attention mask hides.
 
     Causal classifiers read the last position: right of a padded text, where its embeddings are given, that is padding.
     """
-    if len(logits) != 2:
+    if not aim.of_class:
         return
     for found in maps:
         mask = inputs.mask(found.shape[1]) if found.ndim == 3 else None

@@ -240,10 +240,10 @@ def test_explain_several_as_json(capsys, networks, image, tmp_path):
     (tmp_path / "other").mkdir()
     Image.new("L", (20, 50), 90).save(tmp_path / "other" / "photo.jpg")
     images, out = [image, tmp_path / "other" / "photo.jpg"], tmp_path / "maps"
-    options = ["--method=sg", "--risk", "-0.5", *images, "--input-variance=1", "--gate_noise", "2"]
+    options = ["--method=sg", "--risk", "-0.5", *images, "--input-variance=1", "--gate=noisy", "--gate_noise", "2"]
     code, printed, _ = run(capsys, "explain", *options, "--model", f"{networks}:small", "--json", "-o", out)
     report = json.loads(printed)
-    given = {"risk": -0.5, "input_variance": 1.0, "gate_noise": 2.0}
+    given = {"risk": -0.5, "input_variance": 1.0, "gate": "noisy", "gate_noise": 2.0}
     assert code == 0 and report["params"] == {k: p.default for k, p in bp.methods()["sg"].params.items()} | given
     assert [os.path.basename(m["picture"]) for m in report["maps"]] == ["photo-sg.png", "photo-sg-2.png"]
     loaded = models.load(f"{networks}:small")

@@ -96,7 +96,7 @@ class TestSweep:
         for point, heat in found.items():
             changed = game.replace(**dict(point))
             torch.testing.assert_close(heat, changed.attribute(x, chosen), rtol=1e-12, atol=0)
-        deformed = [game.replace(risk=risk).play(x, 0).values.logits.argmax(1) for risk in (-3.0, 3.0)]
+        deformed = [game.replace(risk=risk).play(x, 0).solved.logits.argmax(1) for risk in (-3.0, 3.0)]
         assert any((own != chosen).any() for own in deformed), "a game would have answered otherwise"
 
     @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ class TestOwnAnswer:
         model, x = zoo.load("vgg"), zoo.images(4).x
         changed, chosen = game(model, **keywords), model(x).argmax(1)
         play = changed.play(x)
-        assert (play.values.logits.argmax(1) != chosen).any()
+        assert (play.solved.logits.argmax(1) != chosen).any()
         assert torch.equal(play.target, chosen) and torch.equal(changed.targets(x)[:, 0], chosen)
-        assert torch.equal(play.value, play.values.logits.gather(1, chosen[:, None])[:, 0])
+        assert torch.equal(play.value, play.solved.logits.gather(1, chosen[:, None])[:, 0])
         assert_near(changed.attribute(x), changed.attribute(x, chosen), 1e-5)
 
     def test_presets(self):
@@ -220,6 +220,15 @@ PAPER = {
     "tab:vgg-lent-tau08": ("vgg", [
         (bp.RoutingGame, {"tau": 0.8, "entropy_bias": 0.2}), (bp.RoutingGame, {"tau": 0.8, "entropy_bias": 0.3}),
     ]),
+    "tab:eval-vit-voc": ("vit", [
+        (bp.RoutingGame, {}),
+        (bp.RoutingGame, {"tau": 0.5, "risk": -1.0, "attention_risk": -10.0, "input_variance": 2.0}),  # σ²: the text's
+    ]),
+    "tab:baselines-resnet50": ("resnet", [
+        (bp.RoutingGame, {}), (bp.RoutingGame, {"tau": 0.5, "epsilon": 1.0}),
+        (bp.RoutingGame, {"tau": 0.7, "epsilon": 1.0}), (bp.RoutingGame, {"epsilon": 1.0}),
+    ]),
+    "tab:sweeps-resnet-rg": ("resnet", [(bp.RoutingGame, {"risk": -1.0, "input_variance": 10.0})]),  # (b)
     "tab:double-random-hellinger": ("any", [(bp.StoppingGame, {}), (bp.RoutingGame, {})]),
 }  # fmt: skip
 
@@ -235,7 +244,15 @@ class TestPresets:
         assert {"rg-anchor", "rg-vit-localise", "rg-vgg-localise", "sg-vgg-localise", "rg-eq"} <= set(bp.presets)
         seen = {}
         for name in bp.presets:
-            found = bp.preset(name)(network).attribute(x, 0)
+            preset = bp.preset(name)
+            if preset.misfit(network) is None:
+                found = preset(network).attribute(x, 0)
+            else:
+                game = preset(network)
+                with pytest.warns(UserWarning, match=f"selected on {preset.architecture}") as said:
+                    found = game.attribute(x, 0)
+                assert len(said) == 1 and preset.purpose in str(said[0].message) and str(said[0].message).isprintable()
+                assert torch.equal(game.attribute(x, 0), found), "it warns once"
             assert found.shape == x.shape and torch.isfinite(found).all() and found.any()
             assert bp.presets[name].table.startswith("tab:")
             seen[name] = found
@@ -264,12 +281,12 @@ CHANGED = {
     bp.RoutingGame: {
         "alpha": 1.5, "beta": 0.5, "epsilon": 0.1, "tau": 0.5, "risk": -1.0, "input_variance": 0.2,
         "attention_risk": -2.0, "attention_score": "logit", "entropy_bias": 0.1, "gate": "noisy", "gate_noise": 0.7,
-        "residual": "proportional", "bias": "absorb", "empty_stream": "reroute", "attention": "gradient",
+        "residual": "proportional", "bias": "absorb", "empty_stream": "reroute",
         "tau_forward": True, "risk_forward": False, "output": "one",
     },
     bp.StoppingGame: {
         "risk": 0.5, "input_variance": 0.2, "entropy_bias": 0.1, "gate": "noisy", "gate_noise": 0.7,
-        "multiply_by_input": True,
+        "residual": "proportional", "multiply_by_input": True,
     },
 }  # fmt: skip
 
@@ -284,10 +301,42 @@ class TestKeywords:
         one = game(model, **CHANGED[game])
         plain = json.loads(json.dumps(one.to_dict()))
         assert {k: plain[k] for k in CHANGED[game]} == CHANGED[game]
-        assert set(plain) - set(CHANGED[game]) <= {"softplus"}
+        assert set(plain) - set(CHANGED[game]) <= {"softplus", "attention"}
         again = game(model, **plain)
         assert again.to_dict() == one.to_dict() and repr(again) == repr(one)
         assert game(model).to_dict() != plain
+
+    @pytest.mark.parametrize(
+        "game, keywords, words",
+        [
+            (
+                bp.RoutingGame,
+                {"attention": "gradient", "attention_risk": -1.0, "input_variance": 1.0},
+                "attention_risk",
+            ),
+            (bp.RoutingGame, {"attention": "gradient", "attention_score": "logit"}, "attention_score"),
+            (bp.RoutingGame, {"gate_noise": 0.5}, "gate_noise"),
+            (bp.StoppingGame, {"gate_noise": 0.5}, "gate_noise"),
+        ],
+    )
+    def test_idle_keywords_are_refused(self, game, keywords, words):
+        """A keyword that cannot act beside the others is refused in one line, by `replace` and in grids too."""
+        for make in (lambda **k: game(convnet(), **k), game(convnet()).replace):
+            with pytest.raises(ValueError, match=f"{words}=.* is idle with") as caught:
+                make(**keywords)
+            assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["risk", "attention_risk"])
+    def test_risk_without_noise_warns_once(self, name):
+        """λ at σ² = 0 is the plain game (S20): a point of grids, and a slip of who forgot the variance."""
+        model, x = convnet(), images()
+        with pytest.warns(UserWarning, match=f"{name}=-1.0 is idle while input_variance is 0"):
+            game = bp.RoutingGame(model, **{name: -1.0})
+        assert_near(game.replace(tau=0.9).attribute(x, 0), bp.RoutingGame(model, tau=0.9).attribute(x, 0))
+
+    def test_attention_keyword_goes_through_a_dict(self):
+        """api.md: the one that stands alone."""
+        assert bp.RoutingGame(convnet(), attention="gradient").to_dict()["attention"] == "gradient"
 
     def test_documented_defaults(self):
         """api.md: the defaults are those written there."""
@@ -299,7 +348,7 @@ class TestKeywords:
         }  # fmt: skip
         assert bp.StoppingGame(convnet()).to_dict() == {
             "risk": 0.0, "input_variance": 0.0, "entropy_bias": 0.0, "gate": "exact", "gate_noise": 1.0,
-            "softplus": None, "multiply_by_input": False,
+            "softplus": None, "residual": "uniform", "multiply_by_input": False,
         }  # fmt: skip
 
     def test_replace_keeps_the_capture(self):
@@ -327,7 +376,7 @@ class TestKeywords:
 
     def test_repr_reads_like_the_call(self):
         """Issue 4: class, model and the keywords that differ; evaluated with the model in scope it is the same game."""
-        game = bp.RoutingGame(convnet(), tau=0.5, gate="noisy", attention_risk=-10.0)
+        game = bp.RoutingGame(convnet(), tau=0.5, gate="noisy", attention_risk=-10.0, input_variance=2.0)
         words = repr(game)
         assert words.startswith("RoutingGame(Sequential, ") and words.endswith(")")
         again = eval(words, {"RoutingGame": bp.RoutingGame, "Sequential": game.network(images()).model})

@@ -96,7 +96,7 @@ def test_words(model, x):
     assert "% of the walk arrives" in second and "% ends in ε outside options" in second and "epsilon" in second
     assert "\n" not in health.summary
     broken = bp.RoutingGame(model).play(x, 1)
-    broken.values._scope[broken.network.output] = broken.values.logits + 1
+    broken.solved._scope[broken.network.output] = broken.solved.logits + 1
     assert str(broken.health()).startswith("NOT SOUND: ") and not broken.health().ok
 
 

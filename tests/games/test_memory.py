@@ -21,8 +21,8 @@ def traces(game_class, **modes):
     play = game.play(x, 1)
     play.health(), play.marginal("input")
     network = play.network
-    held = {"model": model, "game": game, "play": play, "network": network, "values": play.values}
-    held |= {"weight": model[0].weight, "value": play.values[network.nodes[1]], "kernel": play.kernel(network.nodes[1])}
+    held = {"model": model, "game": game, "play": play, "network": network, "values": play.solved}
+    held |= {"weight": model[0].weight, "value": play.solved[network.nodes[1]], "kernel": play.kernel(network.nodes[1])}
     return {name: weakref.ref(thing) for name, thing in held.items()}
 
 

@@ -26,7 +26,7 @@ def test_rows(game, options):
     for plays in pairs_of_plays(game, options):
         for node in list(plays.a.visited())[:-1]:
             a, b, both = plays.a.kernel(node), plays.b.kernel(plays.twins[node]), plays.kernel(node)
-            value = plays.a.values[node]
+            value = plays.a.solved[node]
             for state in torch.randperm(value.numel())[:6]:
                 root = torch.zeros_like(value).flatten()
                 root[state] = 1.0
@@ -48,7 +48,7 @@ def test_push_is_the_transpose_of_pull(game, options):
     for plays in pairs_of_plays(game, options):
         for node in list(plays.a.visited())[:-1]:
             for kernel in (plays.a.kernel(node), plays.kernel(node)):
-                mass = torch.rand_like(plays.a.values[node])
+                mass = torch.rand_like(plays.a.solved[node])
                 moved = kernel.pull(mass, WALK)
                 functions = [torch.rand_like(m) for m in moved]
                 left = sum((m * f).sum() for m, f in zip(moved, functions, strict=True))

@@ -426,3 +426,17 @@ def test_broadcast_operand():
     x = torch.randn(3, 3, 4, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(model(x).sum(), x)
     assert_near(bp.StoppingGame(model).attribute(x.detach(), 0), gradient, what="gradient")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_stopping_sum_by_size(sign):
+    """S7: with residual="proportional" the walk goes by |operand|, and discounts 1/p and 1/(1−p) keep the gradient."""
+    layer, weight, bias = _residual(sign)
+    x = random(1, 4)
+    a = numbers(x).ravel()
+    branch = np.abs(weight @ a + bias)
+    share = branch / (branch + np.abs(a))
+    expected = matrices.stopping_linear(weight), matrices.stopping_linear(sign * np.eye(4))
+    kernel = tuple(a + b for a, b in zip(*expected, strict=True))
+    walk = share[:, None] * matrices.stopping_linear_walk(weight) + np.diag(1 - share)
+    check(rows(bp.StoppingGame, layer, x, residual="proportional"), kernel, walk)

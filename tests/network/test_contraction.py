@@ -79,7 +79,7 @@ def test_decomposition(name):
     """Non-negative pairs whose difference is the value at every node (S10)."""
     network, x = captured(name), tokens()
     found = bp.decompose(network, x)
-    values = bp.StoppingGame(network).play(x, 1).values
+    values = bp.StoppingGame(network).play(x, 1).solved
     for node in network.nodes:
         pair = found[node]
         assert (pair.plus >= 0).all() and (pair.minus >= 0).all()

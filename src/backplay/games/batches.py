@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from backplay.errors import KeywordError, NonFiniteError
+from backplay.games.neurons import names_neurons, one_a_sample, read_neurons
 from backplay.inputs import Target, part_of, read_target
 from backplay.network import Network
 from backplay.network.arguments import Arguments
@@ -34,7 +35,7 @@ def in_parts(
     found: list[Sequence[Tensor]] = []
     with Progress(what, given.batch) as progress:
         for part, one in _parts(network, given, size):
-            found.append(explain(one, part_of(target, given.batch, len(network.output.shape) - 1, part)))
+            found.append(explain(one, _part(target, network, given.batch, part)))
             progress.advance(one.batch)
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
@@ -54,11 +55,21 @@ def check_finite(maps: Sequence[Tensor]) -> Sequence[Tensor]:
 def targets_of(network: Network, given: Arguments, target: Target) -> Tensor:
     """(B, n) the index that is explained in each sample, or its weights over the logits."""
 
+    if names_neurons(target):
+        return read_neurons(target, network, given.batch).places()
+
     def find(part: Arguments, wanted: Any) -> list[Tensor]:
         return [read_target(wanted, network.model_logits(part), part).given]
 
     with torch.inference_mode(False), torch.no_grad():
         return in_parts(network, given, target, find, "reading targets")[0]
+
+
+def _part(target: Target, network: Network, batch: int, part: slice) -> Any:
+    """The target of some samples."""
+    if names_neurons(target):
+        return one_a_sample(target, batch)[part]
+    return part_of(target, batch, len(network.output.shape) - 1, part)
 
 
 def _parts(network: Network, given: Arguments, size: int) -> Iterator[tuple[slice, Arguments]]:

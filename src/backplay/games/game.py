@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -15,6 +16,7 @@ from backplay.entry import entry
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
 from backplay.games.modes import Modes
 from backplay.games.play import Play
+from backplay.games.state_values import StateValues
 from backplay.inputs import Aim, Target
 from backplay.kernels.kernel import Kernel
 from backplay.network import Model, Network, Node, read_model
@@ -28,6 +30,7 @@ from backplay.values.risk import lower_confidence
 from backplay.values.shared import Shared
 
 M = TypeVar("M", bound=Modes)
+Misfit = Callable[[Network], str | None]
 
 
 class _Board:
@@ -38,6 +41,7 @@ class _Board:
         self.model = model
         self.captures = Captures(model)
         self.warned = False
+        self.misfit: Misfit | None = None  # why the modes are not meant for a network, asked once
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent to another process: the model. It is captured again there."""
@@ -124,7 +128,11 @@ class Game(ABC, Generic[M]):
 
     @entry
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
-        """Solve the game on an input: values, kernels and the difference pass."""
+        """Solve the game on an input: values, kernels and the difference pass.
+
+        `target` is a class, one for each sample, a whole index, weights over the logits, or `("layer3.1", index)`: a
+        hidden neuron, by its index without the batch (S26b). None is the class with the largest logit.
+        """
         network, inputs = self.prepare(x, additional_forward_args)
         with torch.inference_mode(False), torch.no_grad():
             return Play(self, network, inputs, target)
@@ -165,7 +173,17 @@ class Game(ABC, Generic[M]):
 
     def prepare(self, x: Inputs, extra: Any = None) -> tuple[Network, Arguments]:
         """The captured network, and the forward arguments checked against it."""
-        return self._board.captures.prepare(x, extra)
+        network, inputs = self._board.captures.prepare(x, extra)
+        misfit, self._board.misfit = self._board.misfit, None
+        said = None if misfit is None else misfit(network)
+        if said is not None:
+            warnings.warn(said, stacklevel=4)
+        return network, inputs
+
+    def meant_for(self, misfit: Misfit) -> Self:
+        """Warn, at the first play, where `misfit` says why the modes are not meant for the network."""
+        self._board.misfit = misfit
+        return self
 
     # ---------------------------------------------------------------- what players know
 
@@ -207,6 +225,10 @@ class Game(ABC, Generic[M]):
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:
         """The kernel of a node on solved values."""
+
+    @abstractmethod
+    def state_values(self, node: Node, values: Values) -> StateValues:
+        """What the game is worth at the states of a node."""
 
     @abstractmethod
     def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:

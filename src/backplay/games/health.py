@@ -98,7 +98,7 @@ def _ends(play: Play, sample: int) -> dict[str, float]:
             continue
         for cause, ended in play.kernel(node).causes(mass.value):
             shares[cause] += float(Mass(ended, mass.exponent, mass.layout).total()[sample])
-        if isinstance(node, Sum) and hasattr(play.game.modes, "residual"):
+        if isinstance(node, Sum) and hasattr(play.game.modes, "tau"):  # whose policy goes by contributions
             dead = float(_dead_ends(play, node, mass)[sample])
             shares[DEAD], shares[GATES] = shares[DEAD] + dead, shares[GATES] - dead
     return shares
@@ -148,4 +148,4 @@ def _faded(play: Play) -> float:
 
 def _forward_error(play: Play) -> float:
     """How far the replayed logits are from the model's."""
-    return forward_error(play.network, play.values, play.replayed_logits(), play.model_logits())
+    return forward_error(play.network, play.solved, play.replayed_logits(), play.model_logits())

@@ -29,14 +29,28 @@ class Modes:
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():
             object.__setattr__(self, name, accepts.check(name, getattr(self, name)))
+        self.check_idle()
 
     @classmethod
     def accepts(cls) -> dict[str, Keyword]:
         """What each keyword may be."""
         return {f.name: f.metadata["accepts"] for f in fields(cls)}
 
+    def check_idle(self) -> None:
+        """Refuse a keyword that cannot act beside the others.
+
+        A number that switches its mode off (0 of a risk or a variance, a temperature of 1) is a point of a grid like
+        any other, and so is what stands beside it.
+        """
+        if self.gate == "exact" and self.gate_noise != 1:
+            raise KeywordError(f'gate_noise={self.gate_noise!r} is idle with gate="exact"; give gate="noisy" too.')
+
     def warning(self) -> str | None:
         """What these modes give reason to warn of."""
+        for name in ("risk", "attention_risk"):
+            risk = getattr(self, name, 0)
+            if risk != 0 and self.input_variance == 0:
+                return f"{name}={risk!r} is idle while input_variance is 0; give a variance, such as 10.0."
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,6 +74,9 @@ class StoppingModes(Modes):
     """Keywords of the Stopping Game."""
 
     softplus: float | None = keyword(Number(None, 0, strict=True, note="θ, ReLUs become Softplus(θ)"))
+    residual: Literal["uniform", "proportional"] = keyword(
+        Choice("uniform", ("uniform", "proportional"), note="how a sum splits the walk; the gradient stays")
+    )
     multiply_by_input: bool = keyword(Choice(False, (False, True), note="the map times the input"))
 
     def __post_init__(self) -> None:
@@ -108,7 +125,15 @@ class RoutingModes(Modes):
         if self.risk_forward and self.entropy_bias > 0:
             raise KeywordError(f"risk_forward=True leaves no room for entropy_bias={self.entropy_bias!r}; use one.")
 
+    def check_idle(self) -> None:
+        super().check_idle()
+        for name, idle in (("attention_risk", 0), ("attention_score", "key")):
+            if self.attention == "gradient" and getattr(self, name) != idle:
+                raise KeywordError(
+                    f'{name}={getattr(self, name)!r} is idle with attention="gradient", which has no oracle; use one.'
+                )
+
     def warning(self) -> str | None:
         if abs(self.alpha - self.beta - 1) <= 1e-9:
-            return None
+            return super().warning()
         return f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit."

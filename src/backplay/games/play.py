@@ -14,6 +14,8 @@ from backplay.entry import entries
 from backplay.errors import InputError, KeywordError, UnsupportedError, list_words, scale_words, tensor_words
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
+from backplay.games.neurons import Neuron, names_neurons, read_neurons
+from backplay.games.state_values import StateValues
 from backplay.inputs import Aim, Target, check_hidden, read_target
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.keywords import SEED, Number
@@ -65,31 +67,33 @@ class Play(Pictured):
     ) -> None:
         self.game, self.network = game, network
         self.inputs = inputs
-        self.values, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
+        self.solved, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
-        self.value: Tensor = self.aim.value(self.values.logits)
+        self.value: Tensor = self.aim.value(self.solved[self.start])
         self._passes: dict[Measure, Passed] = {}
         self._map: Passed | None = None
         if keep:
             self.passed(DIFFERENCE)
         else:  # a map alone: kernels and values are dropped on the way
-            kernel = lambda node: game.kernel(node, self.values)  # noqa: E731
-            root = game.map_root(self.aim, self.values.logits)
-            start = self.root(DIFFERENCE) if root is None else root
-            self._map = pull(network, kernel, start, DIFFERENCE, keep=False, done=self.values.forget)
+            kernel = lambda node: game.kernel(node, self.solved)  # noqa: E731
+            root = game.map_root(self.aim, self.solved.logits)
+            first = self.root(DIFFERENCE) if root is None else root
+            self._map = pull(network, kernel, self.start, first, DIFFERENCE, keep=False, done=self.solved.forget)
             if root is None:
                 self._passes[DIFFERENCE] = self._map
         masses = (self._map or self._passes[DIFFERENCE]).masses
-        check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim.shape)
+        check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim)
 
     def __repr__(self) -> str:
         explained = "weights" if self.aim.index is None else f"targets {list_words(self.aim.index.tolist())}"
+        if isinstance(self.aim, Neuron):
+            explained += f" of {self.start.name!r}"
         return f"Play({self.game!r}, batch of {len(self.value)}, {explained})"
 
     @property
     def target(self) -> Tensor:
-        """(B,) the flat index of each sample's target, or its weights over the logits."""
+        """(B,) the flat index of each sample's target in what the walk starts at, or its weights over the logits."""
         target = self.aim.weights if self.aim.index is None else self.aim.index
         assert target is not None
         return target
@@ -99,8 +103,13 @@ class Play(Pictured):
         """The explained input."""
         return self.inputs[self.network.keys[self.network.inputs.index(self.network.input)]]
 
+    @property
+    def start(self) -> Node:
+        """The node that the walk starts at: the output, or that of a hidden neuron (S26b)."""
+        return self.aim.node if isinstance(self.aim, Neuron) else self.network.output
+
     def root(self, measure: Measure = WALK) -> Tensor:
-        """Mass at the logits (S26b): `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
+        """Mass at the start (S26b), of logits `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
         signed = self.aim.signed(self.value) if measure.discounted else self.aim.walk(self.value)
         return signed if measure.signed else signed.abs()
 
@@ -112,15 +121,15 @@ class Play(Pictured):
         """How mass leaves a node in this play; a kernel that is not there yet is made, and kept or not."""
         if node in self._kernels:
             return self._kernels[node]
-        if not keep or not self.values.weights.keeps:
-            return self.game.kernel(node, self.values)
+        if not keep or not self.solved.weights.keeps:
+            return self.game.kernel(node, self.solved)
         again = [node]
         if self._released:  # whole again, and at once: the model may change between one question and the next
             self.ready()
             self._released = False
             again += [n for n in self.network.nodes if n in self.network.carrying and not isinstance(n, Input)]
         for each in again:
-            self._kernels[each] = self.game.kernel(each, self.values)
+            self._kernels[each] = self.game.kernel(each, self.solved)
         return self._kernels[node]
 
     def release(self) -> Self:
@@ -138,8 +147,8 @@ class Play(Pictured):
 
     def ready(self) -> None:
         """A released play makes its kernels from the model it was solved on, or not at all."""
-        again = self._released or not self.values.weights.keeps  # kernels that are not held are made again
-        if again and not self.values.weights.fresh(self.network.weights().prints):
+        again = self._released or not self.solved.weights.keeps  # kernels that are not held are made again
+        if again and not self.solved.weights.fresh(self.network.weights().prints):
             raise UnsupportedError("the model has changed since this play was solved and let go of it; play again.")
 
     def knows(self, measure: Measure) -> bool:
@@ -151,7 +160,7 @@ class Play(Pictured):
         if measure not in self._passes:
             self.ready()
             with torch.inference_mode(False), torch.no_grad():
-                self._passes[measure] = pull(self.network, self.kernel, self.root(measure), measure)
+                self._passes[measure] = pull(self.network, self.kernel, self.start, self.root(measure), measure)
         return self._passes[measure]
 
     def visited(self) -> Mapping[Node, Mass]:
@@ -167,12 +176,12 @@ class Play(Pictured):
     def _arrived(self, source: Node) -> Mass:
         """What the map is made of, at an input; nothing where the output does not depend on it."""
         if self._map is None:
-            root = self.game.map_root(self.aim, self.values.logits)
+            root = self.game.map_root(self.aim, self.solved.logits)
             with torch.inference_mode(False), torch.no_grad():
                 self._map = (
                     self.passed(DIFFERENCE)
                     if root is None
-                    else pull(self.network, self.kernel, root, DIFFERENCE, keep=False)
+                    else pull(self.network, self.kernel, self.start, root, DIFFERENCE, keep=False)
                 )
         return self._map.masses[source] if source in self._map.masses else no_mass(self, source)
 
@@ -221,7 +230,21 @@ class Play(Pictured):
 
     def observed(self, name: str | Node) -> Tensor:
         """The value that players see at a node (S20)."""
-        return self.values.observed[self.network.find(name)]
+        return self.solved.observed[self.network.find(name)]
+
+    def values(self, name: str | Node) -> StateValues:
+        """The game's own values at a node: streams, going on, the state, and `V_QK`, in the paper's units.
+
+        >>> play.values("fc").plus  # of the positive stream
+        """
+        self.ready()
+        node = self.network.find(name)
+        if not torch.is_floating_point(self.solved[node]):
+            raise InputError(
+                f"{node.name!r} holds {self.solved[node].dtype}, no values of the game; name another node."
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            return self.game.state_values(node, self.solved)
 
     def attention(self, name: str | Node) -> Tensor:
         """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""
@@ -233,7 +256,7 @@ class Play(Pictured):
             problem = f"holds {len(inside)} attentions" if inside else "holds no attention"
             raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or known)]}.")
         with torch.inference_mode(False), torch.no_grad():
-            weight = inside[0].weight(self.values)
+            weight = inside[0].weight(self.solved)
         return inside[0].queries_first(weight)
 
     def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
@@ -246,17 +269,17 @@ class Play(Pictured):
         self.ready()
         node = self.network.find(name)
         if isinstance(node, Gate):
-            ones = torch.ones_like(self.values[node])
+            ones = torch.ones_like(self.solved[node])
             return self.kernel(node).pull(ones, WALK)[0]
         if isinstance(node, Input):
             raise InputError("the input is terminal: no player moves there.")
-        shape = tuple(self.values[node].shape)
+        shape = tuple(self.solved[node].shape)
         if not isinstance(element, tuple) or len(element) != len(shape):
             raise InputError(
                 f"{node.name!r} is of kind {node.kind}: name one element of its output {shape} by {len(shape)} "
                 f"indices, e.g. element={(0,) * len(shape)}; got {element!r}."
             )
-        root = torch.zeros_like(self.values[node])
+        root = torch.zeros_like(self.solved[node])
         try:
             root[tuple(element)] = 1.0
         except IndexError as error:
@@ -290,7 +313,7 @@ class Play(Pictured):
 
     def check_unchanged(self, purpose: str) -> None:
         """Refuse what reads the model itself if that is no longer what the play was solved with (S1)."""
-        if not self.values.weights.fresh(self.network.weights().prints):
+        if not self.solved.weights.fresh(self.network.weights().prints):
             raise UnsupportedError(f"the model has changed since this play was solved; play again to {purpose}.")
 
     @cached_property
@@ -300,9 +323,9 @@ class Play(Pictured):
 
     def replayed_logits(self) -> Tensor:
         """The captured program's answer, undeformed by any mode."""
-        if not self.values.deformed:
-            return self.values.logits
-        return Values(self.network, self.inputs, self.values.weights).logits
+        if not self.solved.deformed:
+            return self.solved.logits
+        return Values(self.network, self.inputs, self.solved.weights).logits
 
     def model_logits(self) -> Tensor:
         """What the model itself says to this input."""
@@ -311,5 +334,8 @@ class Play(Pictured):
 
 def _solve(game: Game[Any], inputs: Arguments, target: Target, shared: Shared) -> tuple[Values, Aim]:
     """The game's values, and what it explains: without a target, the model's own answer."""
+    if names_neurons(target):
+        aim = read_neurons(target, shared.network, inputs.batch)
+        return game.values(shared), aim
     values = game.values(shared)
     return values, read_target(target, shared.answer() if target is None else values.logits, inputs)

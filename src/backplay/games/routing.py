@@ -11,6 +11,7 @@ from torch import Tensor
 from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
+from backplay.games.state_values import StateValues, continuing, decided, oracle_value
 from backplay.inputs import Aim
 from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.contributions import Contributions, Streams, is_empty, split_contributions
@@ -139,14 +140,49 @@ class RoutingGame(Game[RoutingModes]):
         if isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights:
             return None
         if isinstance(node, Attention) and node.projection is not None:
-            keys = self._keys(node, values)
-            sums, unit = keys.sums, keys.unit
             bias = self._key_bias(node, values)
         else:
-            _, sums, unit = self._contributions(node, values)
             bias = None if node.bias is None else node.bias(values)
+        sums, unit = self._stream_sums(node, values)
         plus, minus = ((s + self._outside(unit)).pow(tau) * unit for s in sums)
         return plus - minus if bias is None else plus - minus + bias
+
+    def _stream_sums(self, node: Affine, values: Values) -> tuple[Streams, Tensor]:
+        """The sums of both streams, contributions to the power `1/τ`, and the unit in which these are counted."""
+        if isinstance(node, Attention) and node.projection is not None:
+            keys = self._keys(node, values)
+            return keys.sums, keys.unit
+        _, sums, unit = self._contributions(node, values)
+        return sums, unit
+
+    def state_values(self, node: Node, values: Values) -> StateValues:
+        """Log-values of streams, of going on and of the state (thm:routing-forward).
+
+        Going on is worth `ℓ(z)` of the real pre-activation: players know neither τ nor ε (S13), nor that a bias stands
+        aside (S15).
+        """
+        about = decided(node)
+        plus, minus = self._stream_values(about, values) if isinstance(about, Affine) else (None, None)
+        seen = values.observed
+        return StateValues(
+            plus,
+            minus,
+            seen[about].log(),
+            seen[node].log(),
+            continuing(self, node, values),
+            oracle_value(node, values),
+        )
+
+    def _stream_values(self, node: Affine, values: Values) -> tuple[Tensor | None, Tensor | None]:
+        """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:routing-linear-value); None where there are none."""
+        one = isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
+        if (one and not (isinstance(node, Attention) and node.projection is not None)) or (
+            isinstance(node, Attention) and self.modes.attention == "gradient"
+        ):
+            return None, None
+        sums, unit = self._stream_sums(node, values)
+        plus, minus = (self.modes.tau * (s + self._outside(unit)).log() + unit.log() for s in sums)
+        return plus, minus
 
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:

@@ -10,14 +10,15 @@ from torch import Tensor
 from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
+from backplay.games.state_values import StateValues, continuing, decided, oracle_value
 from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
 from backplay.kernels.prepared import reality, stopping_total
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
-from backplay.values.decomposition import softplus_forward
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Max, Node, Norm, Overlay, Product, Sum, Wire
+from backplay.values.decomposition import Decomposition, softplus_forward, stopped
 from backplay.values.forward import Values
 from backplay.values.gates import stopping_slope
 from backplay.values.shared import Shared
@@ -35,6 +36,8 @@ class StoppingGame(Game[StoppingModes]):
     - `entropy_bias`: λ_ent, gates of neurons that listen to many predecessors alike are shown lower
     - `gate`, `gate_noise`: `"noisy"` ReLU gates are open with probability `Φ(z / gate_noise)`
     - `softplus`: θ, plays the network whose ReLU gates are Softplus(θ)
+    - `residual`: a sum leads to each operand half of the time (`"uniform"`) or by their sizes (`"proportional"`): walks
+      and distances change, the gradient does not
     - `multiply_by_input`: the map is gradient times input
     """
 
@@ -50,12 +53,13 @@ class StoppingGame(Game[StoppingModes]):
         gate: Literal["exact", "noisy"] = "exact",
         gate_noise: float = 1.0,
         softplus: float | None = None,
+        residual: Literal["uniform", "proportional"] = "uniform",
         multiply_by_input: bool = False,
         **unknown: Any,
     ) -> None:
         gates = {"entropy_bias": entropy_bias, "gate": gate, "gate_noise": gate_noise, "softplus": softplus}
         averse = {"risk": risk, "input_variance": input_variance}
-        super().__init__(model, **averse, **gates, multiply_by_input=multiply_by_input, **unknown)
+        super().__init__(model, **averse, **gates, residual=residual, multiply_by_input=multiply_by_input, **unknown)
 
     def forward(self) -> tuple[Any, ...]:
         modes = self.modes
@@ -82,9 +86,9 @@ class StoppingGame(Game[StoppingModes]):
             case Gate():
                 return Stopping.of(self._slope(node, values), values.form(node).scale)
             case Halves():
-                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5), (2.0, 2.0))
+                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5), copies=True)
             case Sum():
-                return Split((0.5, 0.5), (2.0, 2.0))
+                return Split(self._shares(node, values), copies=True)
             case Diagonal(scale=None):
                 return PassThrough()
             case Diagonal() | Norm():
@@ -94,6 +98,32 @@ class StoppingGame(Game[StoppingModes]):
                 return _product(node, values)
             case _:
                 return moving_kernel(node, values)
+
+    def _shares(self, node: Sum, values: Values) -> tuple[float | Tensor, float | Tensor]:
+        """`p` and `1 − p`, the probability of each operand (S7): halves, or by the operands' sizes.
+
+        The walk has to come to every operand whose slope counts. So an operand that is 0 gets one half, unless shut
+        gates make it 0: their slope is 0, and a walk that came there would end.
+        """
+        if self.modes.residual == "uniform":
+            return 0.5, 0.5
+        left, right = (values[n] for n in node.inputs)
+        alive = [(v != 0) | self._goes_on(n, values) for n, v in zip(node.inputs, (left, right), strict=True)]
+        sizes = left.abs() + right.abs()
+        half = ((left == 0) & alive[0]) | ((right == 0) & alive[1]) | (sizes == 0)
+        share = torch.where(half, 0.5, left.abs() / torch.where(sizes == 0, 1, sizes))
+        return share, 1 - share
+
+    def _goes_on(self, node: Node, values: Values) -> Tensor:
+        """Where a walk may go on behind a node's output: not where a gate is shut, as far as it stays in sight."""
+        match node:
+            case Gate():
+                return self._slope(node, values) != 0
+            case Max() | Wire() if len(node.carriers) == 1:
+                below = self._goes_on(node.carriers[0], values).to(values[node].dtype)
+                return moving_kernel(node, values).push([below]) != 0
+            case _:
+                return torch.ones_like(values[node], dtype=torch.bool)
 
     def _slope(self, node: Gate, values: Values) -> Tensor:
         """The gate's slope, as noise, risk, entropy bias and Softplus change it."""
@@ -111,11 +141,28 @@ class StoppingGame(Game[StoppingModes]):
         plain = z is values[node.operand]
         return stopping_slope(node, values if plain else Overlay({node.operand: z}, values), form)
 
+    def state_values(self, node: Node, values: Values) -> StateValues:
+        """Payoffs of both players: the pair of the Stopping Decomposition (def:adf-recursion, thm:forward-stopping)."""
+        gated = lambda gate, below, known: stopped(  # noqa: E731
+            gate, below, known, self._slope(gate, known) * known.form(gate).scale
+        )
+        about = decided(node)
+        pair = Decomposition(values, gated)[about]
+        scale = about.layout.spread(pair.log_scale.exp().to(pair.plus.dtype), pair.plus)
+        return StateValues(
+            pair.plus * scale,
+            pair.minus * scale,
+            values[about],
+            values[node],
+            continuing(self, node, values),
+            oracle_value(node, values),
+        )
+
     def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:
         return None
 
     def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
-        return difference * play.values[source] if self.modes.multiply_by_input else difference
+        return difference * play.solved[source] if self.modes.multiply_by_input else difference
 
 
 def _product(node: Product, values: Values) -> Kernel:

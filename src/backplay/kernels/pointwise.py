@@ -126,7 +126,8 @@ class Split(Kernel):
     """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry."""
 
     shares: Sequence[float | Tensor]  # probability of each operand; they sum to 1
-    discounts: Sequence[float | Tensor] | None = None  # of each operand, 1 if None; a negative one switches players
+    discounts: Sequence[Tensor] | None = None  # of each operand, 1 if None; a negative one switches players
+    copies: bool = False  # the discount is one over the share: each operand gets all of the discounted mass (S7)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return [mass * factor for factor in self.factors(measure)]
@@ -137,17 +138,17 @@ class Split(Kernel):
 
     def factors(self, measure: Measure) -> list[float | Tensor]:
         """What a unit of mass sends to each operand."""
+        if self.copies and measure.discounted:
+            return [1.0] * len(self.shares)
         if self.discounts is None:
             return list(self.shares)
-        return [
-            share * (_coefficient(d, measure) if isinstance(d, Tensor) else d if measure.discounted else 1.0)
-            for share, d in zip(self.shares, self.discounts, strict=True)
-        ]
+        return [share * _coefficient(d, measure) for share, d in zip(self.shares, self.discounts, strict=True)]
 
     def lost(self, mass: Tensor) -> Tensor | None:
-        pairs = zip(self.shares, self.discounts or (1.0,) * len(self.shares), strict=True)
-        ends = [share * (d == 0) for share, d in pairs if isinstance(d, Tensor)]
-        return mass * torch.stack(torch.broadcast_tensors(*ends)).sum(0) if ends else None
+        if self.discounts is None:
+            return None
+        ends = [share * (d == 0) for share, d in zip(self.shares, self.discounts, strict=True)]
+        return mass * torch.stack(torch.broadcast_tensors(*ends)).sum(0)
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
@@ -155,14 +156,9 @@ class Split(Kernel):
     def geometric(self, other: Split) -> Kernel:
         """Shares to their geometric mean; a switched and a kept player do not meet."""
         shares = [_share_mean(left, right) for left, right in zip(self.shares, other.shares, strict=True)]
-        signs: list[float | Tensor] = []
-        for left, right in zip(self.discounts or [], other.discounts or [], strict=True):
-            if isinstance(left, Tensor) and isinstance(right, Tensor):
-                signs.append(agreeing(left.sign(), right.sign()))
-            else:
-                signs.append(1.0)
-        like = next((s for s in signs if isinstance(s, Tensor)), None)
-        return Overlap(Split(shares, signs or None), None if like is None else common_ends(self, other, like))
+        pairs = zip(self.discounts or [], other.discounts or [], strict=True)
+        signs = [agreeing(left.sign(), right.sign()) for left, right in pairs]
+        return Overlap(Split(shares, signs or None), common_ends(self, other, signs[0]) if signs else None)
 
     def draw(self, walks: Standing) -> Draw:
         share = walks.at(self.shares[0])
@@ -173,10 +169,9 @@ class Split(Kernel):
         carrier = (walks.uniform() >= share).long()
         turn = torch.ones_like(carrier)
         for k, d in enumerate(self.discounts or ()):
-            if isinstance(d, Tensor):
-                sign = _sign_at(d, walks)
-                turn = torch.where(carrier == k, torch.where(sign < 0, -1, 1), turn)
-                carrier = torch.where((carrier == k) & (sign == 0), CEMETERY, carrier)
+            sign = _sign_at(d, walks)
+            turn = torch.where(carrier == k, torch.where(sign < 0, -1, 1), turn)
+            carrier = torch.where((carrier == k) & (sign == 0), CEMETERY, carrier)
         return Draw.to(walks.states, carrier, turn)
 
 

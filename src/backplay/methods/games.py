@@ -43,13 +43,29 @@ def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
     return Play(game, subject.network, subject.inputs, subject.target, keep=False).maps()
 
 
-@method("sg", title="SG", family="gradient", reference=PAPER, params=StoppingModes.accepts(), grid=_stopping_grid())
+@method(
+    "sg",
+    title="SG",
+    family="gradient",
+    reference=PAPER,
+    params=StoppingModes.accepts(),
+    grid=_stopping_grid(),
+    neurons=True,
+)
 def stopping_game(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Stopping Game: its discounted visits are the gradient (thm:gradient)."""
     return maps_of(subject, StoppingGame(subject.network, **modes))
 
 
-@method("rg", title="RG", family="relevance", reference=PAPER, params=RoutingModes.accepts(), grid=_routing_grid())
+@method(
+    "rg",
+    title="RG",
+    family="relevance",
+    reference=PAPER,
+    params=RoutingModes.accepts(),
+    grid=_routing_grid(),
+    neurons=True,
+)
 def routing_game(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Routing Game: at τ = 1 the αβ-LRP family (thm:ab-recovery)."""
     return maps_of(subject, RoutingGame(subject.network, **modes))
@@ -64,6 +80,7 @@ def routing_game(subject: Subject, **modes: Any) -> list[Tensor]:
     params=RoutingModes.accepts() | AVERAGE,
     grid=_routing_grid(),
     alone=True,
+    neurons=True,
 )
 def equivariant_routing(subject: Subject, **params: Any) -> Tensor:
     """The Routing Game averaged over rotations, shifts and flips (S36)."""

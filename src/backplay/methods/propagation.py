@@ -201,7 +201,7 @@ def propagate(subject: Subject, rules: Rules, unit: bool = False, keep: bool = F
     network = subject.network
     values = Values(network, subject.inputs, network.weights())
     root = subject.weights if unit else subject.weights * values.logits
-    passed = Passed.starting(network, root, counting=False)
+    passed = Passed.starting(network.output, root, counting=False)
     run(RelevancePass(rules, values, passed, keep), done=None if keep else values.forget)
     return values, passed.arrive()
 

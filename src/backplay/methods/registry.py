@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from backplay.entry import entry
 from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
+from backplay.games.neurons import names_neurons
 from backplay.inputs import Target, check_hidden
 from backplay.keywords import Keyword
 from backplay.methods.guessed_input import guess
@@ -62,6 +63,7 @@ class MethodInfo:
     grid: tuple[Mapping[str, Any], ...] = field(default=({},), repr=False)
     libraries: tuple[str, ...] = ()  # optional ones, out of LIBRARIES
     alone: bool = False  # takes its samples one by one anyway, so that no batch is too large for it
+    neurons: bool = False  # explains hidden neurons too, not classes alone (S26b)
 
     @entry
     def fits(self, model: Model) -> bool:
@@ -135,12 +137,24 @@ def method(
     grid: tuple[Mapping[str, Any], ...] = ({},),
     libraries: tuple[str, ...] = (),
     alone: bool = False,
+    neurons: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register `function(subject, **params)` under a name: it returns the map, or one for each explained input."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         _METHODS[name] = MethodInfo(
-            name, title, family, architectures, reference, function, needs, params or {}, grid, libraries, alone
+            name,
+            title,
+            family,
+            architectures,
+            reference,
+            function,
+            needs,
+            params or {},
+            grid,
+            libraries,
+            alone,
+            neurons,
         )
         return function
 
@@ -223,6 +237,11 @@ class Explainer:
         self.info.check_libraries()  # before a capture that takes seconds
         captures, network, inputs = self._prepare(x, additional_forward_args)
         self._check_fits(network)
+        if names_neurons(target) and not self.info.neurons:
+            able = ", ".join(name for name, other in methods().items() if other.neurons)
+            raise UnsupportedError(
+                f"{self.info.name!r} explains classes, not a hidden neuron such as {target!r}; these do: {able}."
+            )
         at_once = inputs.batch if self.info.alone and internal_batch_size is None else internal_batch_size
 
         def explain(part: Arguments, wanted: Any) -> Sequence[Tensor]:
@@ -231,7 +250,7 @@ class Explainer:
                 self._check_fits(subject.network)
             found: Any = self.info.function(subject, **self.params)
             maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
-            check_hidden(part, maps, subject.aim.shape)
+            check_hidden(part, maps, subject.aim)
             return check_finite(maps)
 
         with torch.inference_mode(False), torch.no_grad():

@@ -10,7 +10,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from backplay.inputs import Target, read_target
+from backplay.games.neurons import names_neurons, read_neurons
+from backplay.inputs import Aim, Target, read_target
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Arguments, Inputs
 from backplay.network.attention import Attention
@@ -44,8 +45,13 @@ class Subject:
             logits = self.network.model_logits(inputs)
             if self.network is not captures.source:
                 self._keep_up(captures, logits)
-            self.aim = read_target(target, logits, inputs)
-            # `w` like the logits; a copy, for it may have been made in inference mode
+            self.aim: Aim = (
+                read_neurons(target, self.network, inputs.batch)
+                if names_neurons(target)
+                else read_target(target, logits, inputs)
+            )
+            # `w` like the logits, or 1 at a hidden neuron, which games alone explain; a copy, for it may have been made
+            # in inference mode
             self.weights = self.aim.signed(logits).clone()
 
     @staticmethod
@@ -73,8 +79,8 @@ class Subject:
         return self.inputs.x
 
     @property
-    def target(self) -> Tensor:
-        """As games take it: (B, n) indices, or weights."""
+    def target(self) -> Any:
+        """As games take it: (B, n) indices, weights, or hidden neurons."""
         return self.aim.given
 
     def beside(self, xs: Sequence[Tensor]) -> Arguments:
@@ -89,8 +95,8 @@ class Subject:
         for k in range(self.inputs.batch):
             one = copy.copy(self)
             one.inputs = self.inputs.with_values({key: self.inputs[key][k : k + 1] for key in by_sample})
-            one.weights = self.weights[k : k + 1]
             one.aim = self.aim.part(slice(k, k + 1))
+            one.weights = one.aim.signed(self.weights)
             yield one
 
     def scores(self, xs: Sequence[Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Network, Node
 from backplay.network.mass import Mass, aligned
@@ -43,6 +44,11 @@ def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
     """A against B renamed, each sample in the way that brings it nearest; an upper bound of the true minimum."""
     for play in (a, b):
         play.check_unchanged("rename its channels")
+        if play.start is not play.network.output:
+            raise UnsupportedError(
+                f"a walk from the hidden neurons of {play.start.name!r} has no distance up to renaming: they would be "
+                "renamed too; start at a class."
+            )
     with torch.inference_mode(False), torch.no_grad():
         channels = read_channels(b.network, b.inputs)
         orbits = Forest(channels.ledger, channels.signatures()).orbits()

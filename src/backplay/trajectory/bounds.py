@@ -97,7 +97,7 @@ def largest_row_overlap(play_a: Play, play_b: Play) -> float:
             step, twin = plays.kernels(node)
             if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a mean or a pool has no weights
                 continue
-            ones = [torch.ones_like(play_a.values[n]) for n in step.carriers or node.carriers]
+            ones = [torch.ones_like(play_a.solved[n]) for n in step.carriers or node.carriers]
             own, other, both = (k.push(ones) for k in (step, twin, plays.kernel(node)))
             agreed = both[(own > 0) & (other > 0)]
             largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)

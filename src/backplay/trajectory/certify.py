@@ -111,7 +111,7 @@ def _certify(play: Play, states: int, seed: int) -> Certificate:
         minlength=len(nodes)
     )
     for node, count in zip(nodes, share.tolist(), strict=True):
-        size = play.values[node].numel()
+        size = play.solved[node].numel()
         chosen = torch.randint(size, (count,), generator=generator, device=play.value.device)
         tried = _try(Sampled(play, node, chosen, generator)) if count else None
         if tried is None:
@@ -157,8 +157,8 @@ def _try_gate(sampled: Sampled, node: Gate, kernel: Kernel) -> tuple[str, Tensor
     if known is None:
         return None
     kind, bonus = known
-    z = _payoff(node, sampled.play).expand(sampled.play.values[node].shape).flatten()[sampled.states].double()
-    (slope,) = kernel.pull(torch.ones_like(sampled.play.values[node]), WALK_DIFFERENCE)
+    z = _payoff(node, sampled.play).expand(sampled.play.solved[node].shape).flatten()[sampled.states].double()
+    (slope,) = kernel.pull(torch.ones_like(sampled.play.solved[node]), WALK_DIFFERENCE)
     policy = slope.flatten()[sampled.states].double()
     value = policy * z + bonus(policy)
     other = torch.rand(len(z), MIXTURES, generator=sampled.generator, dtype=torch.float64, device=z.device)
@@ -171,17 +171,17 @@ def _try_gate(sampled: Sampled, node: Gate, kernel: Kernel) -> tuple[str, Tensor
 
 def _payoff(node: Gate, play: Play) -> Tensor:
     """What continuing pays: the pre-activation, as the player perceives it."""
-    z, modes = play.game.pre_activation(node, play.values), play.game.modes
-    if modes.gate == "noisy" and modes.risk != 0 and play.values.form(node).name == "relu":
-        assert play.values.moments is not None
-        z = z + modes.risk * play.values.moments.variance(node.operand).sqrt()
+    z, modes = play.game.pre_activation(node, play.solved), play.game.modes
+    if modes.gate == "noisy" and modes.risk != 0 and play.solved.form(node).name == "relu":
+        assert play.solved.moments is not None
+        z = z + modes.risk * play.solved.moments.variance(node.operand).sqrt()
     return z
 
 
 def _regulariser(node: Gate, play: Play) -> tuple[str, Regulariser] | None:
     """Kind of the gate and what mixing is worth there; None where no dual is known."""
     modes: Any = play.game.modes
-    form = play.values.form(node)
+    form = play.solved.form(node)
     if form.name == "relu" and getattr(modes, "softplus", None) is not None:
         return "softplus", lambda c: modes.softplus * _shannon(c)
     if form.name == "relu" and modes.gate == "noisy":
@@ -217,7 +217,7 @@ def _probit(c: Tensor) -> Tensor:
 
 def _try_max(sampled: Sampled, node: Max, kernel: Kernel) -> Tensor:
     """The winner's value against that of every competitor, which is the node's own value."""
-    values, states = sampled.play.values, sampled.states
+    values, states = sampled.play.solved, sampled.states
     best = values[node].flatten()[states].double()
     step = kernel.draw(Standing(states, values[node].shape, sampled.generator))
     paid = torch.zeros_like(best)

@@ -40,6 +40,10 @@ def check_comparable(a: Play, b: Play) -> None:
             "precision and on one device."
         )
 
+    if a.start.name != b.start.name:
+        raise InputError(
+            f"plays that start at {a.start.name!r} and at {b.start.name!r} have no common root; start both at one node."
+        )
     _check_same_indices(a, b)
 
 
@@ -50,7 +54,7 @@ def _check_same_indices(a: Play, b: Play) -> None:
             continue
         pairs = zip(*([r for r in leaves(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
         for mine, other in pairs:
-            p, q = a.values[mine], b.values[other]
+            p, q = a.solved[mine], b.solved[other]
             computed = mine in {n.ref for n in left.detached_inputs}  # by each play: they share what they share
             indices = isinstance(p, Tensor) and not p.is_floating_point() and not computed
             if indices and not torch.equal(p, q):

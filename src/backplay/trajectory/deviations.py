@@ -46,13 +46,13 @@ def relative(gain: Tensor, value: Tensor) -> Tensor:
 
 def try_linear(sampled: Sampled, node: Affine, kernel: RoutingLinear) -> Tensor:
     """Gain at both streams of an affine state."""
-    absorbed = None if node.bias is None else node.bias(sampled.play.values)
+    absorbed = None if node.bias is None else node.bias(sampled.play.solved)
     gains = [
         _try_stream(
             sampled,
             kernel.stream(side),
             _contributions(sampled.play, node, sampled.states, side),
-            kernel.contributions.scores(side, sampled.states, sampled.play.values[node].shape)[1].double(),
+            kernel.contributions.scores(side, sampled.states, sampled.play.solved[node].shape)[1].double(),
             None if absorbed is None else side * absorbed,
         )
         for side in (1, -1)
@@ -63,7 +63,7 @@ def try_linear(sampled: Sampled, node: Affine, kernel: RoutingLinear) -> Tensor:
 def try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
     """One stream without outside option (S18)."""
     payoff = _contributions(sampled.play, node, sampled.states, 1)
-    shape = sampled.play.values[node].shape
+    shape = sampled.play.solved[node].shape
     index, row = gather(node, kernel.weight, sampled.states, (kernel.value.shape, shape))
     inverse = at_states(kernel.inverse, sampled.states, shape)
     return _try_choice(sampled, payoff, (row * kernel.value.flatten()[index]).double() * inverse[:, None])
@@ -72,7 +72,7 @@ def try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
 def try_attention(sampled: Sampled, node: Attention, kernel: ValueRouting) -> Tensor:
     """Gain at the key choice and, behind one random key of each state, at the input choice (S23)."""
     play, states, gains = sampled.play, sampled.states, list[Tensor]()
-    shapes = play.values[node.operand].shape, play.values[node].shape
+    shapes = play.solved[node.operand].shape, play.solved[node].shape
     for side in (1, -1):
         weights = gather(node, _oracle(node, play), states, shapes)[1].double()
         keys, scores = kernel.key_scores(side, states, shapes[1])
@@ -112,7 +112,7 @@ def _try_choice(sampled: Sampled, payoff: Tensor, policy: Tensor) -> Tensor:
 
 def _try_stream(sampled: Sampled, stream: Stream, payoff: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
     """A stream state: outside option and absorbed bias are actions beside the contributions."""
-    modes, states, shape = sampled.play.game.modes, sampled.states, sampled.play.values[sampled.node].shape
+    modes, states, shape = sampled.play.game.modes, sampled.states, sampled.play.solved[sampled.node].shape
     entry, leak = at_states(stream.entry, states, shape), stream.leak()
     policy = scores * at_states(stream.coefficient(WALK), states, shape)[:, None]
     leaks = at_states(leak, states, shape) if leak is not None else torch.zeros_like(entry)
@@ -131,14 +131,14 @@ def _try_stream(sampled: Sampled, stream: Stream, payoff: Tensor, scores: Tensor
 
 def _contributions(play: Play, node: Affine, states: Tensor, side: int) -> Tensor:
     """`[a_i W_ij]^σ` from the network's own weights and the observed values, (states, predecessors)."""
-    value = play.values.observed[node.operand]
-    index, row = gather(node, node.weight(play.values), states, (value.shape, play.values[node].shape))
+    value = play.solved.observed[node.operand]
+    index, row = gather(node, node.weight(play.solved), states, (value.shape, play.solved[node].shape))
     return (side * row.double() * value.flatten()[index].double()).clamp(min=0)
 
 
 def _oracle(node: Attention, play: Play) -> Tensor:
     """The oracle's weights, averse to uncertain keys if the game is (S24)."""
-    values, modes = play.values, play.game.modes
+    values, modes = play.solved, play.game.modes
     if modes.attention_risk == 0:
         return node.weight(values)
     assert values.moments is not None
@@ -148,7 +148,7 @@ def _oracle(node: Attention, play: Play) -> Tensor:
 def _key_values(node: Attention, play: Play, side: int) -> Tensor:
     """`ṽ^σ` in the values' layout: sums of contributions, or their soft values where players know `τ` (S19, S23)."""
     assert node.projection is not None
-    projection, values, modes = node.projection, play.values, play.game.modes
+    projection, values, modes = node.projection, play.solved, play.game.modes
     weight, value = projection.weight(values).double(), values.observed[projection.operand].double()
     tau = modes.tau if modes.tau_forward and values.deformed else 1.0
     total = torch.zeros((), dtype=torch.float64, device=value.device)
@@ -163,8 +163,8 @@ def _key_bias(node: Attention, play: Play) -> Tensor | None:
     assert node.projection is not None
     if node.projection.bias is None:
         return None
-    spread = node.projection.bias(play.values).expand(play.values[node.projection].shape)
-    return node.map.apply(node.through(spread, play.values), node.weight(play.values))
+    spread = node.projection.bias(play.solved).expand(play.solved[node.projection].shape)
+    return node.map.apply(node.through(spread, play.solved), node.weight(play.solved))
 
 
 # ---------------------------------------------------------------- what a deviation gains

@@ -265,10 +265,10 @@ class PlayersPass(Pass[tuple[Mass, Mass]]):
     """Walk masses of both players, on one scale."""
 
     def __init__(self, play: Play) -> None:
-        output, root = play.network.output, play.root(WALK_DIFFERENCE)
+        start, root = play.start, play.root(WALK_DIFFERENCE)
         zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-        plus, minus = (Mass(part.clamp(min=0), zeros, output.layout) for part in (root, -root))
-        super().__init__(play.network, {output: (plus, minus)}, keep=False)
+        plus, minus = (Mass(part.clamp(min=0), zeros, start.layout) for part in (root, -root))
+        super().__init__(play.network, {start: (plus, minus)}, keep=False)
         self.play = play
 
     def move(self, node: Node, here: tuple[Mass, Mass]) -> Iterable[tuple[Node, tuple[Mass, Mass]]]:

@@ -83,13 +83,13 @@ class TwoPlays:
         both = {node: _between(h_a[node], h_b[self.twins[node]]) for node in h_a}
         alphas: list[Mass] = []
         for play, h in ((self.a, h_a), (self.b, h_b)):
-            output = play.network.output
-            first = Mass(root_given_survival(play, h[output]), torch.zeros_like(h[output].exponent), output.layout)
-            alphas.append(_carried(play, play.kernel, {output: first}, h))
-        start, _ = common_root(self.a, self.b, self.kernels)
-        overlap = {node: _weighted(mass, both[node]) for node, mass in start.masses.items()}
+            start = play.start
+            first = Mass(root_given_survival(play, h[start]), torch.zeros_like(h[start].exponent), start.layout)
+            alphas.append(_carried(play, play.kernel, {start: first}, h))
+        common, _ = common_root(self.a, self.b, self.kernels)
+        overlap = {node: _weighted(mass, both[node]) for node, mass in common.masses.items()}
         beta = _carried(self.a, self.kernel, overlap, both)
-        log_a, log_b = (log2_survival(p, h[p.network.output]) for p, h in ((self.a, h_a), (self.b, h_b)))
+        log_a, log_b = (log2_survival(p, h[p.start]) for p, h in ((self.a, h_a), (self.b, h_b)))
         scaled = Mass(beta.value, beta.exponent - (log_a + log_b) / 2, beta.layout)
         met = alphas[0] if self.a is self.b else scaled
         return Surviving(alphas[0], alphas[1], met, log_a, log_b)

@@ -118,11 +118,11 @@ class Passed:
     counted: Losses | None = None  # None: ends are not counted
 
     @staticmethod
-    def starting(network: Network, root: Tensor, counting: bool = True) -> Passed:
-        """Mass `root` at the network's output."""
-        batch = network.output.layout.batch(root)
+    def starting(node: Node, root: Tensor, counting: bool = True) -> Passed:
+        """Mass `root` at a node: where the walk starts."""
+        batch = node.layout.batch(root)
         zeros = torch.zeros(batch, dtype=torch.float64, device=root.device)
-        masses = {network.output: Mass(root, zeros, network.output.layout)}
+        masses = {node: Mass(root, zeros, node.layout)}
         return Passed(masses, Losses.none(batch, root.device) if counting else None)
 
     @property
@@ -163,16 +163,17 @@ class KernelPass(MassPass):
 def pull(
     network: Network,
     kernel: Callable[[Node], Kernel],
+    start: Node,
     root: Tensor,
     measure: Measure,
     keep: bool = True,
     done: Callable[[Node], None] | None = None,
 ) -> Passed:
-    """Carry `root`, mass at the network's output, back to the inputs.
+    """Carry `root`, mass at the node `start`, back to the inputs.
 
     Ends of the walk are counted for undiscounted unsigned measures. `done` is called with every node that is finished.
     """
-    passed = Passed.starting(network, root, counting=not (measure.signed or measure.discounted))
+    passed = Passed.starting(start, root, counting=not (measure.signed or measure.discounted))
     run(KernelPass(network, kernel, passed, measure, keep), done=done)
     return passed.arrive()
 
@@ -198,13 +199,13 @@ def joined(parts: Sequence[Mass]) -> Mass:
 
 def by_input(elements: Tensor, play: Play) -> list[Tensor]:
     """(B, elements) as tensors of the inputs' shapes."""
-    shapes = [play.values[source].shape for source in play.network.inputs]
+    shapes = [play.solved[source].shape for source in play.network.inputs]
     parts = elements.split([shape[1:].numel() for shape in shapes], 1)
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def no_mass(play: Play, node: Node) -> Mass:
     """No mass: at an oracle, a detached factor, an input without influence."""
-    value = play.values[node]
+    value = play.solved[node]
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=value.device)
     return Mass(torch.zeros_like(value), zeros, node.layout)

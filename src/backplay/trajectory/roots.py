@@ -23,7 +23,7 @@ Players = tuple[Tensor, Tensor]  # mass of each
 
 
 class Root:
-    """The first state of two walks, followed from the output until their overlap stands in `passed`.
+    """The first state of two walks, followed from where they start until their overlap stands in `passed`.
 
     Plays of one target start at its logit. Otherwise the rows of both roots are compared as rows of one state, of
     weighted logits their mixture (S26b): the walk first follows wires and scales, whose single move is the logit under
@@ -31,15 +31,15 @@ class Root:
     """
 
     def __init__(self, a: Play, b: Play) -> None:
-        output = a.network.output
+        start = a.start
         zeros = torch.zeros(len(a.value), dtype=torch.float64, device=a.value.device)
         self.passed = Passed(counted=Losses.none(len(a.value), a.value.device))
-        self.at: Node | None = output  # the node that the root stands on, None once it has been left
+        self.at: Node | None = start  # the node that the root stands on, None once it has been left
         self.behind: list[Node] = []  # the nodes that it has left
         roots = [play.root(WALK_DIFFERENCE) for play in (a, b)]
         self._rows: list[Players] = [(root.clamp(min=0), (-root).clamp(min=0)) for root in roots]
-        if torch.equal(*roots) and bool((roots[0].flatten(1).ne(0).sum(1) == 1).all()):
-            self.passed.masses[output] = Mass(roots[0].abs(), zeros, output.layout)
+        if torch.equal(*roots) and bool((start.layout.rows(roots[0]).ne(0).sum(1) == 1).all()):
+            self.passed.masses[start] = Mass(roots[0].abs(), zeros, start.layout)
             self.at = None
 
     def leave(self, kernels: Kernels) -> None:

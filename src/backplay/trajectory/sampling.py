@@ -85,7 +85,7 @@ class Trajectories(Pictured):
     def frequencies(self, name: str | Node = "input") -> Tensor:
         """Share of the trajectories that visit each element of a node; `expected` is what they tend to."""
         node = self._node(name)
-        value = self.play.values[node]
+        value = self.play.solved[node]
         rows = node.layout.rows(_positions(node, value.shape).to(value.device))
         visits = torch.zeros(rows.shape, dtype=torch.float64, device=value.device)
         if node.name in self.states:
@@ -130,7 +130,7 @@ class SamplingPass(Pass[Walkers]):
         generator: torch.Generator,
     ) -> None:
         self.play = drawn.play
-        super().__init__(self.play.network, {self.play.network.output: start}, keep=False)
+        super().__init__(self.play.network, {self.play.start: start}, keep=False)
         self.drawn, self.kernel, self.generator = drawn, kernel, generator
 
     def move(self, node: Node, here: Walkers) -> Iterator[tuple[Node, Walkers]]:
@@ -138,7 +138,7 @@ class SamplingPass(Pass[Walkers]):
         if not len(walks):
             return
         kernel = self.kernel(node)
-        step = kernel.draw(Standing(states, self.play.values[node].shape, self.generator))
+        step = kernel.draw(Standing(states, self.play.solved[node].shape, self.generator))
         if bool((step.stream != 0).any()):
             self.drawn.streams[node.name] = self._table(walks, step.stream, 0)
         for end in (CEMETERY, CONSTANT):
@@ -153,7 +153,7 @@ class SamplingPass(Pass[Walkers]):
     def write_down(self, node: Node, here: Walkers) -> tuple[Tensor, Tensor, Tensor]:
         """Who stands at a node, as one group."""
         walks, states, players = (torch.cat(parts) for parts in zip(*here, strict=True))
-        places = _positions(node, self.play.values[node].shape).to(states.device).flatten()
+        places = _positions(node, self.play.solved[node].shape).to(states.device).flatten()
         self.drawn.states[node.name] = self._table(walks, places[states], -1)
         self.drawn.players[node.name] = self._table(walks, players, 0)
         return walks, states, players
@@ -176,13 +176,14 @@ def sample(play: Play, n: int, seed: int, arriving: bool = False) -> Trajectorie
     root, kernel = play.root(WALK_DIFFERENCE), play.kernel
     if arriving:
         h = survival(play)
-        at_root = h[play.network.output]
+        at_root = h[play.start]
         _check_arrival(log2_survival(play, at_root))
         root = root_given_survival(play, at_root).copysign(root)
         kernel = lambda node: conditioned(node, play.kernel(node), h)  # noqa: E731
-    start = _first(root.flatten(1), n, generator)
+    places = _owners(play.start, root.shape).to(device).flatten()  # of each sample's elements, one after the other
+    start = places[_first(play.start.layout.rows(root), n, generator)]
     walks = torch.arange(len(start), device=device)
-    drawn = Trajectories(play, n, torch.full((len(root), n), INPUT, device=device), arriving)
+    drawn = Trajectories(play, n, torch.full((len(play.value), n), INPUT, device=device), arriving)
     sampling = SamplingPass(drawn, [(walks, start, root.flatten()[start].sign().long())], kernel, generator)
     run(sampling)
     for node in play.network.inputs:
@@ -201,7 +202,7 @@ def _check_arrival(log_share: Tensor) -> None:
 
 
 def _first(root: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """(B · n) the logit, by its place in the whole output, at which each trajectory starts (S26b)."""
+    """(B · n) the logit or neuron, by its place in all rows, at which each trajectory starts (S26b)."""
     chance = root.abs()
     if bool((chance.ne(0).sum(1) == 1).all()):  # one logit a sample: nothing to draw
         column = chance.argmax(1, keepdim=True).expand(-1, n)

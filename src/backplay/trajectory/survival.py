@@ -25,7 +25,7 @@ def survival(play: Play) -> dict[Node, Mass]:
 def ones_at_inputs(play: Play) -> Callable[[Node], Mass]:
     """1 at every input element."""
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-    return lambda node: Mass(torch.ones_like(play.values[node]), zeros, node.layout)
+    return lambda node: Mass(torch.ones_like(play.solved[node]), zeros, node.layout)
 
 
 def expect(

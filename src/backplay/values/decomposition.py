@@ -213,10 +213,12 @@ def stopping(node: Gate, below: _Parts, values: Values) -> _Parts:
     """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the part of its sign."""
     form = values.form(node)
     slope = stopping_slope(node, values, form) * form.scale
-    pair = _scaled(below, slope, node)
-    if form.name == "relu":
-        return pair
-    return pair.shifted(values[node] - slope * values[node.operand])
+    return _scaled(below, slope, node) if form.name == "relu" else stopped(node, below, values, slope)
+
+
+def stopped(node: Gate, below: _Parts, values: Values, slope: Tensor) -> _Parts:
+    """Both parts times the gate's slope, and what it adds to that in the part of its sign."""
+    return _scaled(below, slope, node).shifted(values[node] - slope * values[node.operand])
 
 
 def mixing(eta: float) -> Activation:

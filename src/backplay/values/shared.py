@@ -19,7 +19,7 @@ class Shared:
     """
 
     def __init__(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> None:
-        self._network, self._inputs, self._weights = network, inputs, weights
+        self.network, self._inputs, self._weights = network, inputs, weights
         self._kept: Values | None = None
         self._key: Hashable = None
         self._answer: Tensor | None = None
@@ -40,7 +40,7 @@ class Shared:
         """
         if self._kept is None or self._key != key:
             self._kept = None  # its memory is free before the next pass takes as much
-            self._kept, self._key = Values(self._network, self._inputs, self._weights, deform, filtering), key
+            self._kept, self._key = Values(self.network, self._inputs, self._weights, deform, filtering), key
         if variance is not None:
             self._kept.filter(variance)
         return self._kept.twin()
@@ -49,5 +49,5 @@ class Shared:
         """The model's own logits, which name the class that is explained in every mode."""
         if self._answer is None:
             own = self._kept if self._key == () else None
-            self._answer = self._network.model_logits(self._inputs) if own is None else own.logits
+            self._answer = self.network.model_logits(self._inputs) if own is None else own.logits
         return self._answer

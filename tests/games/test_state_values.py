@@ -1,0 +1,123 @@
+"""The games' own values (def:adf-recursion, eq:routing-forward-linear, eq:attn-qk-value), and the paper's figures."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import backplay as bp
+from closeness import assert_near
+from refusals import refused
+from toys import picture, tiny_vit
+
+F64 = torch.float64
+
+
+def figure():
+    """The toy subnetwork of both figures: a = (1, 1, 0), the third neuron 40 − 100, W₂ = (7, 2, −1)."""
+    model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False), nn.ReLU()).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [40.0, -100.0]]))
+        model[2].weight.copy_(torch.tensor([[7.0, 2.0, -1.0]]))
+    return model.eval(), torch.ones(1, 2, dtype=F64)
+
+
+def test_stopping_figure():
+    """fig:Stopping-Game-illustration: 0.7 and 0.2 kept, 0.1 switched; 40 and 100 at the third neuron, which stops."""
+    model, x = figure()
+    play = bp.StoppingGame(model).play(x, 0)
+    ((kept, switched),) = play.policy("2", (0, 0)).values()
+    assert_near(kept, [[0.7, 0.2, 0.0]])
+    assert_near(switched, [[0.0, 0.0, 0.1]])
+    gate = play.values("1")
+    assert (gate.plus[0, 2], gate.minus[0, 2], gate.action[0, 2]) == (40, 100, -60)
+    assert gate.value.tolist() == [[1, 1, 0]] and gate.continues.tolist() == [[1, 1, 0]]
+    second = play.values("3")
+    assert (second.plus.item(), second.minus.item(), second.value.item(), second.continues.item()) == (9, 0, 9, 1)
+    assert play.marginal("0").tolist()[0][2] == 0, "trajectories end at the third neuron"
+
+
+def test_routing_figure():
+    """fig:Routing-Game-illustration: the value is log 9, the moves 7/18 and 2/18, the negative stream empty."""
+    model, x = figure()
+    play = bp.RoutingGame(model, epsilon=0.0).play(x, 0)
+    second = play.values("3")
+    assert_near(second.value, [[math.log(9)]])
+    assert_near(second.plus, [[math.log(9)]])
+    assert second.minus.item() == -math.inf and second.continues.item() == 1
+    ((kept, switched),) = play.policy("2", (0, 0)).values()
+    assert_near(kept, [[7 / 18, 2 / 18, 0.0]])
+    assert not switched.any()
+    first = play.values("1")
+    assert first.value.exp().tolist() == [[1, 1, 0]] and bool(first.action[0, 2].isnan()), "ω at 40 − 100"
+    assert_near(torch.stack([first.plus, first.minus])[:, 0, 2].exp(), [40, 100])
+
+
+@pytest.mark.parametrize("tau, epsilon", [(1.0, 0.5), (0.5, 0.5), (2.0, 0.25)])
+def test_routing_recursion_by_hand(tau, epsilon):
+    """eq:routing-linear-value: `τ log(ε^{1/τ} + Σ c^{1/τ})`, written out; at τ = 1 their difference is `z`."""
+    torch.manual_seed(3)
+    model, x = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU()).double().eval(), torch.randn(2, 4, dtype=F64)
+    found = bp.RoutingGame(model, tau=tau, epsilon=epsilon).play(x, 0).values("0")
+    c = x[:, None, :] * model[0].weight
+    for value, part in ((found.plus, c.clamp(min=0)), (found.minus, (-c).clamp(min=0))):
+        assert_near(value, tau * (epsilon ** (1 / tau) + part.pow(1 / tau).sum(2)).log())
+    if tau == 1:
+        assert_near(found.plus.exp() - found.minus.exp(), model[0](x))
+    assert_near(found.action.exp().nan_to_num(0), model(x))
+
+
+@pytest.mark.parametrize("keywords", [{}, {"softplus": 0.5}, {"risk": -1.0, "input_variance": 0.3}, {"gate": "noisy"}])
+def test_stopping_recursion_by_hand(keywords):
+    """eq:adf-q-cont, eq:adf-v-active layer by layer, with the policy that the play reports; biases are paid out."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)).double().eval()
+    x = torch.randn(2, 4, dtype=F64)
+    play = bp.StoppingGame(model, **keywords).play(x, 1)
+    plus, minus = x.clamp(min=0), (-x).clamp(min=0)
+    for name in ("0", "2"):
+        weight, bias = model[int(name)].weight, model[int(name)].bias
+        up, down = weight.clamp(min=0).T, (-weight).clamp(min=0).T
+        plus, minus = plus @ up + minus @ down + bias.clamp(min=0), minus @ up + plus @ down + (-bias).clamp(min=0)
+        found = play.values(name)
+        assert_near(found.plus, plus)
+        assert_near(found.minus, minus)
+        assert_near(found.action, plus - minus)
+        if name == "0":
+            gate = play.values("1")
+            assert_near(gate.plus - gate.minus, plus - minus)
+            assert_near(gate.continues, play.policy("1"))
+            paid = gate.value - gate.continues * (plus - minus)  # 0 for ReLU; θ times an entropy for Softplus
+            plus, minus = gate.continues * plus + paid.clamp(min=0), gate.continues * minus + (-paid).clamp(min=0)
+    if not keywords:
+        pair = bp.decompose(model, x)["2"]
+        assert_near(play.values("2").plus, pair.plus * pair.log_scale.exp()[:, None])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_value_of_the_attention_oracle(fused):
+    """eq:attn-qk-value: `ℓ(Σ_k exp e_qk)` of every head and query, and `ℓ(Z^σ)` of the streams."""
+    model, x = tiny_vit(fused=fused), picture()
+    block = model.blocks[0]
+    play = bp.RoutingGame(model, epsilon=0.0).play(x, 0)
+    (name,) = [n.name for n in play.network.nodes if n.name.startswith("blocks.0") and type(n).__name__ == "Attention"]
+    with torch.no_grad():
+        y = model.embed(x).flatten(2).transpose(1, 2)
+        y = block.norm1(torch.cat([model.token.expand(2, -1, -1), y], 1) + model.position)
+        q, k, _ = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in block.qkv(y).chunk(3, -1))
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        weight = block.qkv.weight[12:]
+        c = (y[:, :, None, :] * weight).unflatten(2, (2, -1)).transpose(1, 2)  # (B, heads, keys, features, inputs)
+        streams = [part.sum(-1) for part in (c.clamp(min=0), (-c).clamp(min=0))]
+    found = play.values(name)
+    assert_near(found.oracle, scores.logsumexp(-1))
+    for value, stream in zip((found.plus, found.minus), streams, strict=True):
+        assert_near(value.exp(), scores.softmax(-1) @ stream)
+    assert_near(bp.StoppingGame(model).play(x, 0).values(name).oracle, scores.logsumexp(-1))
+
+
+def test_refusals():
+    """A name that is not there."""
+    model, x = figure()
+    refused(lambda: bp.RoutingGame(model).play(x, 0).values("fc9"), "no node or module named")
