@@ -81,11 +81,24 @@ def prefix(found, node):
     return cut
 
 
-def ends(found):
-    """`{last state: probability}`."""
+def player_tag(path):
+    """The last state: a pixel with the player who arrives there (eq:adf-T)."""
+    return path[-1]
+
+
+def stream_tag(path):
+    """A pixel with the sign of the last stream state on the path, None if there is none (eq:rg-T-pixel)."""
+    if path[-1] in (DAGGER, CONSTANT):
+        return path[-1]
+    crossed = [state[3] for state in path if len(state) > 3]
+    return (*path[-1][:2], crossed[-1] if crossed else None)
+
+
+def ends(found, tag=player_tag):
+    """`{last state: probability}`, pixels by their tags."""
     total = {}
     for path, p in found.items():
-        total[path[-1]] = total.get(path[-1], 0.0) + p
+        total[tag(path)] = total.get(tag(path), 0.0) + p
     return total
 
 

@@ -89,7 +89,7 @@ class Kernel(ABC):
         if lost is not None:
             yield self.ending, lost
 
-    # ---------------------------------------------------------------- players apart (S27, S29)
+    # ---------------------------------------------------------------- players and streams apart (S27, S29)
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Walk masses of both players carried back to each carrier, by sums of non-negative terms only.
@@ -97,6 +97,13 @@ class Kernel(ABC):
         By default every player keeps the turn.
         """
         return list(zip(self.pull(plus, WALK), self.pull(minus, WALK), strict=True))
+
+    def pull_streams(self, tagged: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Walk masses that last crossed the + stream, the − stream, or none, carried back to each carrier.
+
+        By default no stream is crossed, and every mass keeps its tag.
+        """
+        return list(zip(*(self.pull(mass, WALK) for mass in tagged), strict=True))
 
     def ways(self, plus: Tensor, minus: Tensor) -> list[Way]:
         """Where the masses of both players at a root go, each way by itself."""

@@ -157,6 +157,13 @@ class StreamKernel(Kernel):
         up, down = self.stream(-1).exchanged(plus, minus)
         return [(self.spread(plus * u, up * v, exact=True), self.spread(minus * u, down * v, exact=True))]
 
+    def pull_streams(self, tagged: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        mass = torch.stack(list(tagged)).sum(0)
+        zero = torch.zeros_like(mass)
+        up = self.spread(mass * self.plus.coefficient(WALK), zero, exact=True)
+        down = self.spread(zero, mass * self.minus.coefficient(WALK), exact=True)
+        return [(up, down, torch.zeros_like(up))]
+
     def ways(self, plus: Tensor, minus: Tensor) -> list[Way]:
         zero = torch.zeros_like(plus)
         u, v = self.plus.coefficient(WALK), self.minus.coefficient(WALK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from backplay.entry import entries, entry
 from backplay.errors import KeywordError, list_words
-from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
-from backplay.network import Node
-from backplay.network.mass import Mass, aligned
+from backplay.kernels.kernel import WALK
+from backplay.network.mass import Mass
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.overlap import Surviving, TwoPlays, prefixes
-from backplay.trajectory.passes import Pass, Passed, arrived, by_input, joined, no_mass, run, side_by_side
+from backplay.trajectory.passes import Passed, arrived, by_input, joined
+from backplay.trajectory.tags import tagged_marginals
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -224,7 +224,7 @@ class Hellinger(Comparison):
         return squared if kind == "trajectory" else torch.where(mass == 0, 0, squared / mass).clamp(max=1)
 
     def _marginal_map(self, conditioned: bool) -> Tensor:
-        """Per tag, then summed."""
+        """Per tag, then summed: the tags are players or streams (eq:rg-T-pixel)."""
         parts: list[Tensor] = []
         for a, b in zip(self._tagged[0], self._tagged[1], strict=True):
             if conditioned:
@@ -235,12 +235,12 @@ class Hellinger(Comparison):
         return torch.stack(parts).sum(0)
 
     @cached_property
-    def _tagged(self) -> tuple[tuple[Mass, Mass], tuple[Mass, Mass]]:
+    def _tagged(self) -> tuple[list[Mass], list[Mass]]:
+        """Of both plays, the walk mass at the inputs for each tag."""
         with torch.inference_mode(False), torch.no_grad():
             sides = [[p.a for p in self.plays], [p.b for p in self.plays]]
             a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in sides)
-            (a_plus, a_minus), (b_plus, b_minus) = ([joined(masses) for masses in side] for side in (a, b))
-            return (a_plus, a_minus), (b_plus, b_minus)
+            return [joined(masses) for masses in a], [joined(masses) for masses in b]
 
     # ---------------------------------------------------------------- the other route
 
@@ -258,36 +258,6 @@ def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[tuple[str,
     if a is b:
         return (own[0], own[0], own[0]), [(name, own[0].total()) for name, _ in curve]
     return (own[0], own[1], Ends.of(overlap, a)), curve
-
-
-class PlayersPass(Pass[tuple[Mass, Mass]]):
-    """Walk masses of both players, on one scale."""
-
-    def __init__(self, play: Play) -> None:
-        output, root = play.network.output, play.root(WALK_DIFFERENCE)
-        zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-        plus, minus = (Mass(part.clamp(min=0), zeros, output.layout) for part in (root, -root))
-        super().__init__(play.network, {output: (plus, minus)}, keep=False)
-        self.play = play
-
-    def move(self, node: Node, here: tuple[Mass, Mass]) -> Iterable[tuple[Node, tuple[Mass, Mass]]]:
-        (plus, minus), common = aligned([m.normalised() for m in here])
-        kernel = self.play.kernel(node)
-        moved = kernel.pull_players(plus, minus)
-        for operand, (p, m) in zip(kernel.carriers or node.carriers, moved, strict=True):
-            yield operand, (Mass(p, common, operand.layout), Mass(m, common, operand.layout))
-
-    def add(self, one: tuple[Mass, Mass], other: tuple[Mass, Mass]) -> tuple[Mass, Mass]:
-        return one[0].plus(other[0]), one[1].plus(other[1])
-
-
-def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
-    """Walk mass of each player at the inputs, all of them side by side."""
-    players = PlayersPass(play)
-    run(players)
-    sources = [(n, (no_mass(play, n),) * 2) for n in play.network.inputs]
-    plus, minus = zip(*(players.standing.get(n, none) for n, none in sources), strict=True)
-    return side_by_side(plus), side_by_side(minus)
 
 
 @entry
