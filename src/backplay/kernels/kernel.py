@@ -19,7 +19,7 @@ from torch import Tensor
 from backplay.errors import UnsupportedError
 from backplay.kernels.draws import Draw, Standing
 from backplay.network.mass import Mass
-from backplay.network.nodes import Node
+from backplay.network.nodes import Affine, Node
 
 # why a walk ends in †: the words of `play.health()`
 OUTSIDE, EMPTY, BIASES = "ε outside options", "empty streams", "biases"
@@ -57,6 +57,18 @@ class Kernel(ABC):
     def carriers(self) -> tuple[Node, ...] | None:
         """Where mass moves to; None for the node's own carriers."""
         return None
+
+    @property
+    def crossed(self) -> Affine | None:
+        """A node whose states the walk crosses on its way to the carriers; None where it goes there directly."""
+        return None
+
+    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None) -> Tensor:
+        """Mass at the node as it comes through the states of `crossed`, in their shape.
+
+        With a `future`, a function of the carrier's states, each part times what it may expect of that function.
+        """
+        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
 
     @abstractmethod
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
@@ -158,6 +170,10 @@ class Conditioned(Kernel):
     @property
     def carriers(self) -> tuple[Node, ...] | None:
         return self.kernel.carriers
+
+    @property
+    def crossed(self) -> Affine | None:
+        return self.kernel.crossed
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         moved = self.kernel.pull(mass * self.inverse, measure)

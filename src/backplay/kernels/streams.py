@@ -130,8 +130,11 @@ class StreamKernel(Kernel):
         """Sum over each stream's predecessors of their contributions times a function of them."""
 
     @abstractmethod
-    def choose(self, side: int, walks: Standing) -> Tensor:
-        """(walks,) a predecessor on a stream, in proportion to its contribution, times the walks' future if any."""
+    def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:
+        """(walks,) a predecessor on a stream, in proportion to its contribution, times the walks' future if any.
+
+        Beside it the state of `crossed` on the way there, as a flat index, −1 without one.
+        """
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
@@ -174,7 +177,7 @@ class StreamKernel(Kernel):
     def draw(self, walks: Standing) -> Draw:
         """The sign oracle, the outside option, then a predecessor on each stream."""
         sign = torch.where(walks.uniform() < self._plus_chance(walks), 1, -1)
-        element, turn = torch.zeros_like(sign), torch.ones_like(sign)
+        element, turn, between = torch.zeros_like(sign), torch.ones_like(sign), torch.full_like(sign, -1)
         out = torch.zeros_like(sign, dtype=torch.bool)
         for side in (1, -1):
             stream, on = self.stream(side), (sign == side).nonzero()[:, 0]
@@ -186,8 +189,8 @@ class StreamKernel(Kernel):
             turn[on] = entered.at(stream.turn).long()
             on = on[~out[on]]
             if len(on):
-                element[on] = self.choose(side, walks.among(on))
-        return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign)
+                element[on], between[on] = self.choose(side, walks.among(on))
+        return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign, between)
 
     def _plus_chance(self, walks: Standing) -> Tensor:
         """(walks,) the probability of the + stream, given the walks' future if any."""
@@ -211,8 +214,8 @@ class RoutingLinear(StreamKernel):
     def reach(self, function: Tensor) -> Streams:
         return self.contributions.push(function)
 
-    def choose(self, side: int, walks: Standing) -> Tensor:
-        return self.contributions.choose(side, walks)
+    def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:
+        return self.contributions.choose(side, walks), -1
 
     def geometric(self, other: RoutingLinear) -> Kernel:
         return RoutingLinear(
