@@ -29,6 +29,7 @@ def compare(a, b, pairs):
             else:
                 assert_near(found.bc_surviving[k], laws.overlap(p, q), scale=1.0, what="BC given survival")
     compare_ends(h, pairs)
+    compare_divergences(h, pairs)
     compare_maps(h, kernel_side, pairs, given)
     return h
 
@@ -41,6 +42,24 @@ def compare_ends(h, pairs):
         assert_near(h.constant_overlap[k], constant, scale=1.0, what="β(constants)")
     total = h.disagreement.flatten(1).sum(1) + h.cemetery_disagreement + h.constant_disagreement
     assert_near(total, h.distance**2, scale=1.0, what="Σ h² = H² (thm:per-pixel)")
+
+
+def compare_divergences(h, pairs):
+    """KL and Jeffreys, the bounds of total variation and the distance of the ends (sec:lmp-hellinger-distance)."""
+    low, high = h.total_variation
+    for k, (p, q) in enumerate(pairs):
+        forth, back = laws.relative_entropy(p, q), laws.relative_entropy(q, p)
+        for found, expected, what in ((h.kl, forth, "KL"), (h.jeffreys, forth + back, "Jeffreys")):
+            assert bool(torch.isinf(found[k])) == np.isinf(expected), what
+            if np.isfinite(expected):
+                assert_near(found[k], expected, scale=1.0 + expected, what=what)
+        assert h.distance[k] ** 2 <= h.kl[k] / 2 + 1e-12
+        assert low[k] - 1e-12 <= laws.total_variation(p, q) <= high[k] + 1e-12
+        assert_near(low[k], h.distance[k] ** 2, scale=1.0)
+        assert high[k] <= np.sqrt(2) * h.distance[k] + 1e-12
+        shadow = laws.ends_distance(p, q, tag_of(h.a))
+        assert_near(h.marginal_distance[k] ** 2, shadow**2, scale=1.0, what="distance of the ends")
+        assert h.marginal_distance[k] ** 2 <= h.distance[k] ** 2 + 1e-12
 
 
 def tag_of(play):

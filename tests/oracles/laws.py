@@ -105,3 +105,21 @@ def ends(found, tag=player_tag):
 def overlap_at(left, right, where):
     """`β` of the trajectories with `where(last state)`."""
     return math.fsum(math.sqrt(p * right[path]) for path, p in left.items() if path in right and where(path[-1]))
+
+
+def relative_entropy(left, right):
+    """`KL(left ‖ right)` in nats, ∞ where `right` lacks a trajectory."""
+    if any(path not in right or right[path] == 0 for path, p in left.items() if p > 0):
+        return math.inf
+    return math.fsum(p * (math.log(p) - math.log(right[path])) for path, p in left.items() if p > 0)
+
+
+def total_variation(left, right):
+    """Half the sum of the differences."""
+    return math.fsum(abs(left.get(path, 0.0) - right.get(path, 0.0)) for path in {*left, *right}) / 2
+
+
+def ends_distance(left, right, tag):
+    """Hellinger distance of the laws of the last state, pixels by their tags."""
+    p, q = ends(left, tag), ends(right, tag)
+    return math.sqrt(math.fsum((math.sqrt(p.get(s, 0.0)) - math.sqrt(q.get(s, 0.0))) ** 2 for s in {*p, *q}) / 2)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.kernels.contributions import Contributions, Streams, is_empty
+from backplay.kernels.contributions import ByParts, Contributions, Streams, is_empty
+from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure
@@ -105,6 +106,23 @@ class ValueRouting(StreamKernel):
         shape = self.totals[0].shape
         names = torch.arange(shape.numel(), dtype=torch.float64, device=keys.device).view(shape)
         return self.node.through(names, self.scope).flatten()[keys].long()
+
+    def scores_apart(self, other: ValueRouting) -> tuple[Divergence, Divergence]:
+        """Of the key choice, and behind each key of the input choice."""
+        inputs = self.projection.divergence(other.projection)
+        found: list[Divergence] = []
+        for k, rows in enumerate(inputs):
+            own, its = (torch.where(is_empty(r.totals[k]), 0, 1 / _without_zeros(r.totals[k])) for r in (self, other))
+            rows = rows.normalised((own > 0).to(own.dtype), own, its)
+            keys, _ = ByParts(self.node, self.weight, self.values[k]).divergence(
+                ByParts(other.node, other.weight, other.values[k])
+            )
+            nats, parted = (
+                self.node.map.apply(self.node.through(part, self.scope) * self.values[k], self.weight)
+                for part in (rows.nats, rows.parted)
+            )
+            found.append(keys.plus(Divergence(nats, parted)))
+        return found[0], found[1]
 
     def geometric(self, other: ValueRouting) -> Kernel:
         """Key choice and input choice each to their geometric mean: the input tells which key was chosen."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from backplay.errors import UnsupportedError
 from backplay.kernels.draws import Draw, Standing
 from backplay.network.mass import Mass
 from backplay.network.nodes import Affine, Node
+
+if TYPE_CHECKING:
+    from backplay.kernels.divergence import Divergence
 
 # why a walk ends in †: the words of `play.health()`
 OUTSIDE, EMPTY, BIASES = "ε outside options", "empty streams", "biases"
@@ -130,6 +133,13 @@ class Kernel(ABC):
 
     def geometric(self, other: Any) -> Kernel:
         """`√(T_A T_B)` of this kernel and the same node's in another play, of the same class; † and all (S28)."""
+        raise UnsupportedError(f"{type(self).__name__} is no walk that could be compared.")
+
+    def divergence(self, other: Any) -> Divergence:
+        """`KL(row_A ‖ row_B)` of this kernel's rows and the same node's in another play, of the same class; † and all.
+
+        Rows of both players have the same.
+        """
         raise UnsupportedError(f"{type(self).__name__} is no walk that could be compared.")
 
     def draw(self, walks: Standing) -> Draw:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from backplay.kernels.contributions import Contributions, Streams, is_empty
+from backplay.kernels.divergence import Divergence, apart
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import BIASES, EMPTY, OUTSIDE, WALK, Kernel, Measure, Way
@@ -82,6 +84,18 @@ class Stream(StreamState):
         dtype = self.total.dtype
         same = torch.as_tensor(self.turn, dtype=dtype) == torch.as_tensor(other.turn, dtype=dtype)
         return StreamOverlap(factor * same.to(dtype), ends * same.to(dtype))
+
+    def divergence(self, other: Stream, scores: Divergence) -> Divergence:
+        """Of entering the stream and what is chosen there, given the divergence of the contributions."""
+        own, its = self.coefficient(WALK), other.coefficient(WALK)
+        moved = torch.where(is_empty(self.total), 0, self.total * own)
+        rows = scores.normalised(moved, own, torch.where(is_empty(other.total), 0, its))
+        rows = rows.plus(apart(self.outside(), other.outside()))
+        if not isinstance(self.turn, Tensor) and not isinstance(other.turn, Tensor):
+            return rows
+        dtype = self.total.dtype  # where another player owns it, it is another state (S16)
+        same = torch.as_tensor(self.turn, dtype=dtype) == torch.as_tensor(other.turn, dtype=dtype)
+        return Divergence(rows.nats * same, torch.where(same, rows.parted, moved + self.outside()))
 
     def _denominator(self) -> Tensor:
         denominator = self.total + self.aside
@@ -174,6 +188,17 @@ class StreamKernel(Kernel):
         exchanged = self.stream(-1).exchanged(plus, minus)
         return on_plus + [Way([self.spread(zero, m * v, exact=True)], m * self.minus.outside()) for m in exchanged]
 
+    @abstractmethod
+    def scores_apart(self, other: Any) -> tuple[Divergence, Divergence]:
+        """Of what is chosen on each stream in two plays, before it is divided by the denominators."""
+
+    def divergence(self, other: StreamKernel) -> Divergence:
+        plus, minus = (
+            self.stream(side).divergence(other.stream(side), scores)
+            for side, scores in zip((1, -1), self.scores_apart(other), strict=True)
+        )
+        return plus.plus(minus)
+
     def draw(self, walks: Standing) -> Draw:
         """The sign oracle, the outside option, then a predecessor on each stream."""
         sign = torch.where(walks.uniform() < self._plus_chance(walks), 1, -1)
@@ -216,6 +241,9 @@ class RoutingLinear(StreamKernel):
 
     def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:
         return self.contributions.choose(side, walks), -1
+
+    def scores_apart(self, other: RoutingLinear) -> tuple[Divergence, Divergence]:
+        return self.contributions.divergence(other.contributions)
 
     def geometric(self, other: RoutingLinear) -> Kernel:
         return RoutingLinear(

@@ -16,6 +16,7 @@ from backplay.errors import KeywordError, list_words
 from backplay.kernels.kernel import WALK
 from backplay.network.mass import Mass
 from backplay.trajectory.comparable import check_comparable, check_play
+from backplay.trajectory.divergences import relative_entropy
 from backplay.trajectory.overlap import Surviving, TwoPlays, prefixes
 from backplay.trajectory.passes import Passed, arrived, by_input, joined
 from backplay.trajectory.tags import tagged_marginals
@@ -241,6 +242,42 @@ class Hellinger(Comparison):
             sides = [[p.a for p in self.plays], [p.b for p in self.plays]]
             a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in sides)
             return [joined(masses) for masses in a], [joined(masses) for masses in b]
+
+    # ---------------------------------------------------------------- other distances
+
+    @property
+    def marginal_distance(self) -> Tensor:
+        """(B,) Hellinger distance of where the walks end, whatever their way there: never more than `distance`.
+
+        It is what maps can tell of two plays, which are shadows of the trajectories (sec:lmp-rand-shadows).
+        """
+        squared = self._marginal_map(conditioned=False).flatten(1).sum(1)
+        for a, b in ((self._a.cemetery, self._b.cemetery), (self._a.constant, self._b.constant)):
+            squared = squared + (a.sqrt() - b.sqrt()).square() / 2
+        return squared.clamp(max=1).sqrt()
+
+    @property
+    def total_variation(self) -> tuple[Tensor, Tensor]:
+        """(B,) each: the least and the most that `½ Σ |Π_A − Π_B|` can be, `H²` and `√(1 − BC²) ≤ √2·H`."""
+        return 1 - self.bc, (1 - self.bc.square()).sqrt()
+
+    @cached_property
+    def kl(self) -> Tensor:
+        """(B,) `KL(Π_A ‖ Π_B)` in nats, at least `2 H²`; ∞ where a walk of A cannot be one of B.
+
+        For finite values, gates that shut softly and an outside option are needed: a ReLU that is open in A and shut
+        in B is enough for ∞.
+        """
+        return self._relative_entropy([(p.a, p.b) for p in self.plays])
+
+    @cached_property
+    def jeffreys(self) -> Tensor:
+        """(B,) Jeffreys divergence `KL(Π_A ‖ Π_B) + KL(Π_B ‖ Π_A)` in nats."""
+        return self.kl + self._relative_entropy([(p.b, p.a) for p in self.plays])
+
+    def _relative_entropy(self, pairs: Sequence[tuple[Play, Play]]) -> Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            return torch.cat([relative_entropy(TwoPlays(a, b)) for a, b in pairs])
 
     # ---------------------------------------------------------------- the other route
 
