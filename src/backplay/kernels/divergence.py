@@ -1,8 +1,8 @@
 """The relative entropy `KL(row_A ‖ row_B)` of a kernel's rows in two plays, in nats.
 
 Rows are never written out: the logarithm of a product of factors is a sum, so that what a row adds up to splits into
-linear maps. Where A may move and B never does the entropy is infinite; such moves are kept apart as a probability, since
-`0 · ∞` at states that no walk comes to would be no number.
+linear maps. Where A may move and B never does the entropy is infinite; such moves are kept apart as a probability,
+since `0 · ∞` at states that no walk comes to would be no number.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,8 @@ from backplay.kernels.kernel import WALK
 from backplay.network.mass import Mass
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.divergences import relative_entropy
-from backplay.trajectory.overlap import Surviving, TwoPlays, prefixes
+from backplay.trajectory.gates import GateShares, gate_shares
+from backplay.trajectory.overlap import Growth, Surviving, TwoPlays, prefixes
 from backplay.trajectory.passes import Passed, arrived, by_input, joined
 from backplay.trajectory.tags import tagged_marginals
 
@@ -145,6 +146,7 @@ class Hellinger(Comparison):
 
     With `conditioning="post-hoc"` the law given survival comes from one pass and a normalisation
     (eq:conditioned-bc-posthoc), with `"kernel"` from Doob-transformed kernels (eq:conditioned-geom-kernel).
+    `growth` is `by_layer` taken apart into ordinary overlap, † and constants (rem:adf-cemetery-floor).
     `plays` are the pairs whose walks are compared, batch behind batch: A and B as they are, unless each sample of B
     was renamed in its own way (S33).
     """
@@ -158,13 +160,23 @@ class Hellinger(Comparison):
             ends, curves = zip(*(_compared(p) for p in self.plays), strict=True)
         own_a, own_b, both = (Ends.joined(parts) for parts in zip(*ends, strict=True))
         super().__init__(own_a, own_b, both)
-        layers = zip(*curves, strict=True)
-        self.by_layer: list[tuple[str, Tensor]] = [
-            (parts[0][0], (torch.cat([bc for _, bc in parts]) / self._size).clamp(max=1)) for parts in layers
-        ]
+        self.growth: list[Growth] = [Growth.joined(parts, self._size) for parts in zip(*curves, strict=True)]
 
     def __repr__(self) -> str:
         return f"Hellinger(distance {_shown(self.distance)}, surviving {_shown(self.surviving)})"
+
+    # ---------------------------------------------------------------- layer by layer
+
+    @property
+    def by_layer(self) -> list[tuple[str, Tensor]]:
+        """For each affine node in the order of the walk, its name and (B,) the prefix `BC` behind it (S31)."""
+        return [(layer.name, layer.bc) for layer in self.growth]
+
+    @cached_property
+    def gates(self) -> list[GateShares]:
+        """For each gate in the order of the walk, the shares `δ`, `p`, `q` on which the plays differ (S35)."""
+        with torch.inference_mode(False), torch.no_grad():
+            return [GateShares.joined(parts) for parts in zip(*map(gate_shares, self.plays), strict=True)]
 
     # ---------------------------------------------------------------- given survival
 
@@ -287,13 +299,13 @@ class Hellinger(Comparison):
             return torch.cat([p.forward()[0] for p in self.plays]) / self._size
 
 
-def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[tuple[str, Tensor]]]:
+def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[Growth]]:
     """The ends of both walks and of their overlap, and the overlap behind each layer; a play overlaps with itself."""
     a, b = plays.a, plays.b
     own = [Ends.of(p.passed(WALK), p) for p in (a, b)]
     overlap, curve = prefixes(plays)
     if a is b:
-        return (own[0], own[0], own[0]), [(name, own[0].total()) for name, _ in curve]
+        return (own[0], own[0], own[0]), [replace(layer, bc=own[0].total()) for layer in curve]
     return (own[0], own[1], Ends.of(overlap, a)), curve
 
 

@@ -72,11 +72,13 @@ class Root:
         """Where both rows go, way by way: masses at a carrier, or (B,) what ends in † and in constants."""
         left, right = (k.ways(*players) for k, players in zip(kernels, self._rows, strict=True))
         for one, other in zip(left, right, strict=True):
-            for operand, p, q in zip(kernels[0].carriers or node.carriers, one.moved, other.moved, strict=True):
-                yield operand, p, q
+            yield from zip(kernels[0].carriers or node.carriers, one.moved, other.moved, strict=True)
             yield CEMETERY, *self._ended(node, one.ends, other.ends)
-        yield CONSTANT, *self._ended(
-            node, *(k.constant(plus + minus) for k, (plus, minus) in zip(kernels, self._rows, strict=True))
+        yield (
+            CONSTANT,
+            *self._ended(
+                node, *(k.constant(plus + minus) for k, (plus, minus) in zip(kernels, self._rows, strict=True))
+            ),
         )
 
     def _ended(self, node: Node, *ends: Tensor | None) -> tuple[Tensor, Tensor]:
