@@ -130,14 +130,27 @@ def test_empty_stream(empty_stream, sign, tau):
 
 @pytest.mark.parametrize("name", COMPOSITE)
 def test_composite_leaves_the_projection_alone(name):
-    """S23: the composite's mass passes by the V projection's own states; in the Stopping Game they carry all of it."""
+    """S23: mass crosses the V projection inside the composite and does not stand there; in the Stopping Game it does.
+
+    What crosses it, `Γ^V` of eq:attn-Gamma-V-corollary, is what `test_blocks` compares at the projection.
+    """
     block, network, x, _ = drawn(name, 2, 0.0)
     projection = "qkv" if FORMS[name].packed else "v"
     routing = bp.RoutingGame(network).play(block.shaped(x), 0)
-    assert float(routing.marginal(projection).max()) == 0.0
+    assert network.find(projection) not in routing.visited()
     assert float(routing.marginal("attend").max()) > 0.0
+    crossed = routing.marginal(projection).flatten(1).sum(1)
+    assert_near(crossed, arriving_at_keys(routing), what="walks that leave the mixing for a key")
+    assert float(crossed.min()) > 0.0
     stopping = bp.StoppingGame(network).play(block.shaped(x), 0)
-    assert float(stopping.marginal(projection).max()) > 0.0
+    assert network.find(projection) in stopping.visited()
+
+
+def arriving_at_keys(play):
+    """(B,) what of the walk at the mixing does not end in †."""
+    node = next(n for n in play.visited() if play.kernel(n).crossed is not None)
+    mass = play.marginal(node)
+    return (mass - play.kernel(node).lost(mass)).flatten(1).sum(1)
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -56,7 +56,7 @@ def composites(play, x):
     stopping = bp.StoppingGame(play.network).play(x, play.target.tolist())
     assert stopping.health().ok and stopping.health().mass_error < 1e-6
     affine = [n for n in play.network.nodes if n.kind == "affine"]
-    return sum(not play.marginal(n).any() and bool(stopping.marginal(n).any()) for n in affine)
+    return sum(n not in play.visited() and play.marginal(n).any() and bool(stopping.marginal(n).any()) for n in affine)
 
 
 def examine(family: Family, play, x):

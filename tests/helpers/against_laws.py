@@ -29,6 +29,7 @@ def compare(a, b, pairs):
             else:
                 assert_near(found.bc_surviving[k], laws.overlap(p, q), scale=1.0, what="BC given survival")
     compare_ends(h, pairs)
+    compare_divergences(h, pairs)
     compare_maps(h, kernel_side, pairs, given)
     return h
 
@@ -43,17 +44,41 @@ def compare_ends(h, pairs):
     assert_near(total, h.distance**2, scale=1.0, what="Σ h² = H² (thm:per-pixel)")
 
 
-def maps_of(p, q, size):
+def compare_divergences(h, pairs):
+    """KL and Jeffreys, the bounds of total variation and the distance of the ends (sec:lmp-hellinger-distance)."""
+    low, high = h.total_variation
+    for k, (p, q) in enumerate(pairs):
+        forth, back = laws.relative_entropy(p, q), laws.relative_entropy(q, p)
+        for found, expected, what in ((h.kl, forth, "KL"), (h.jeffreys, forth + back, "Jeffreys")):
+            assert bool(torch.isinf(found[k])) == np.isinf(expected), what
+            if np.isfinite(expected):
+                assert_near(found[k], expected, scale=1.0 + expected, what=what)
+        assert h.distance[k] ** 2 <= h.kl[k] / 2 + 1e-12
+        assert low[k] - 1e-12 <= laws.total_variation(p, q) <= high[k] + 1e-12
+        assert_near(low[k], h.distance[k] ** 2, scale=1.0)
+        assert high[k] <= np.sqrt(2) * h.distance[k] + 1e-12
+        shadow = laws.ends_distance(p, q, tag_of(h.a))
+        assert_near(h.marginal_distance[k] ** 2, shadow**2, scale=1.0, what="distance of the ends")
+        assert h.marginal_distance[k] ** 2 <= h.distance[k] ** 2 + 1e-12
+
+
+def tag_of(play):
+    """What a pixel is told apart by: in the Routing Game the stream crossed last, else the player (S29)."""
+    return laws.stream_tag if isinstance(play.game, bp.RoutingGame) else laws.player_tag
+
+
+def maps_of(p, q, size, tag):
     """Trajectory, marginal and fraction map of two laws, tags summed (S29)."""
-    ends_p, ends_q = laws.ends(p), laws.ends(q)
     trajectory, marginal, mass = np.zeros(size), np.zeros(size), np.zeros(size)
-    for state in set(ends_p) | set(ends_q):
-        if state in (laws.DAGGER, laws.CONSTANT):
-            continue
-        u, v = ends_p.get(state, 0.0), ends_q.get(state, 0.0)
-        trajectory[state[1]] += (u + v) / 2 - laws.overlap_at(p, q, lambda s, state=state: s == state)
-        marginal[state[1]] += (u + v) / 2 - np.sqrt(u * v)
-        mass[state[1]] += (u + v) / 2
+    for of, which in ((trajectory, laws.player_tag), (marginal, tag)):
+        ends_p, ends_q = laws.ends(p, which), laws.ends(q, which)
+        for state in (set(ends_p) | set(ends_q)) - {laws.DAGGER, laws.CONSTANT}:
+            u, v = ends_p.get(state, 0.0), ends_q.get(state, 0.0)
+            if of is trajectory:
+                of[state[1]] += (u + v) / 2 - laws.overlap_at(p, q, lambda s, state=state: s == state)
+                mass[state[1]] += (u + v) / 2
+            else:
+                of[state[1]] += (u + v) / 2 - np.sqrt(u * v)
     fraction = np.divide(trajectory, mass, out=np.zeros(size), where=mass > 0)
     return {"trajectory": trajectory, "marginal": marginal, "fraction": fraction}
 
@@ -61,14 +86,14 @@ def maps_of(p, q, size):
 def compare_maps(h, kernel_side, pairs, given):
     size = h.a.x[0].numel()
     for k, (p, q) in enumerate(pairs):
-        for kind, expected in maps_of(p, q, size).items():
+        for kind, expected in maps_of(p, q, size, tag_of(h.a)).items():
             # a fraction of tiny masses has no digits left of the passes' rounding
             scale = 1.0 if kind != "fraction" else 1e5
             assert_near(h.map(kind)[k].flatten(), expected, scale=scale, what=f"{kind} map")
         (alive_p, z_p), (alive_q, z_q) = given[k]
         if z_p == 0 or z_q == 0:
             continue
-        for kind, expected in maps_of(alive_p, alive_q, size).items():
+        for kind, expected in maps_of(alive_p, alive_q, size, tag_of(h.a)).items():
             scale = 1.0 if kind != "fraction" else 1e5
             for found in (h, kernel_side):
                 assert_near(found.map(kind, conditioned=True)[k].flatten(), expected, scale=scale, what=f"live {kind}")

@@ -174,17 +174,20 @@ def test_temperature_and_bias(name, bias, tau):
     offsets = offsets[heads].reshape(-1)
     for n, weights in enumerate(model.policy(x)):
         spread = np.repeat(weights, model.features, axis=0)  # (inner, q, k)
-        expected = np.zeros((TOKENS, WIDTH))
+        expected, crossed = np.zeros((TOKENS, WIDTH)), np.zeros((TOKENS, model.groups * model.features))
         for part in (positive, negative):
             contributions = part(np.einsum("je,ke->kje", rows, array(x[n])))
             streams = contributions.sum(2)  # ṽ^σ_kd
             scores = np.einsum("jqk,kj->qjk", spread, streams) ** (1 / tau)
             rest = epsilon ** (1 / tau) + (part(offsets) ** (1 / tau) if bias == "absorb" else 0.0)
             keys = scores / (scores.sum(2) + rest)[..., None]
+            for j, g in enumerate(np.repeat(heads, model.features)):  # eq:attn-Gamma-V-corollary
+                crossed[:, g * model.features + j % model.features] += 0.5 * before[n, :, j] @ keys[:, j]
             inputs = contributions ** (1 / tau)
             inputs = ratio(inputs, np.broadcast_to(inputs.sum(2, keepdims=True), inputs.shape))
             expected += 0.5 * np.einsum("qj,qjk,kje->ke", before[n], keys, inputs)
         assert_near(found[n], expected, what="walk")
+        assert_near(play.marginal("v")[n], crossed, what="walk through V")
 
 
 class Crossing(nn.Module):
@@ -204,12 +207,19 @@ class Crossing(nn.Module):
 
 
 def test_projection_keeps_its_own_kernel():
-    """S23: mass that arrives at V by other routes leaves it by the affine rule; the composite's passes it by."""
+    """S23: mass that arrives at V by other routes leaves it by the affine rule; the composite's only crosses it.
+
+    `play.marginal` at V is the sum of both (eq:attn-Gamma-V-corollary).
+    """
     model = Crossing()
     x = torch.randn(2, TOKENS, WIDTH, dtype=F64)
     play = bp.RoutingGame(alike(model, x), epsilon=0.2).play(x, 0)
     assert play.health().ok
-    walk = array(play.marginal("v"))
+    mixing = next(n for n in play.visited() if n.kind == "mix" and play.kernel(n).crossed is not None)
+    walk = array(play.visited()[play.network.find("v")].plain())
+    mass = play.marginal(mixing)
+    both = array(mass - play.kernel(mixing).lost(mass)).reshape(2, -1).sum(1) + walk.reshape(2, -1).sum(1)
+    assert_near(array(play.marginal("v")).reshape(2, -1).sum(1), both, what="both routes")
     assert (walk.reshape(2, -1).sum(1) > 0.05).all()
     # the head's walk splits between mixed values and V itself: what stands at V came by the second route alone
     total = array(play.marginal("head")).sum(1)

@@ -81,14 +81,45 @@ def prefix(found, node):
     return cut
 
 
-def ends(found):
-    """`{last state: probability}`."""
+def player_tag(path):
+    """The last state: a pixel with the player who arrives there (eq:adf-T)."""
+    return path[-1]
+
+
+def stream_tag(path):
+    """A pixel with the sign of the last stream state on the path, None if there is none (eq:rg-T-pixel)."""
+    if path[-1] in (DAGGER, CONSTANT):
+        return path[-1]
+    crossed = [state[3] for state in path if len(state) > 3]
+    return (*path[-1][:2], crossed[-1] if crossed else None)
+
+
+def ends(found, tag=player_tag):
+    """`{last state: probability}`, pixels by their tags."""
     total = {}
     for path, p in found.items():
-        total[path[-1]] = total.get(path[-1], 0.0) + p
+        total[tag(path)] = total.get(tag(path), 0.0) + p
     return total
 
 
 def overlap_at(left, right, where):
     """`β` of the trajectories with `where(last state)`."""
     return math.fsum(math.sqrt(p * right[path]) for path, p in left.items() if path in right and where(path[-1]))
+
+
+def relative_entropy(left, right):
+    """`KL(left ‖ right)` in nats, ∞ where `right` lacks a trajectory."""
+    if any(path not in right or right[path] == 0 for path, p in left.items() if p > 0):
+        return math.inf
+    return math.fsum(p * (math.log(p) - math.log(right[path])) for path, p in left.items() if p > 0)
+
+
+def total_variation(left, right):
+    """Half the sum of the differences."""
+    return math.fsum(abs(left.get(path, 0.0) - right.get(path, 0.0)) for path in {*left, *right}) / 2
+
+
+def ends_distance(left, right, tag):
+    """Hellinger distance of the laws of the last state, pixels by their tags."""
+    p, q = ends(left, tag), ends(right, tag)
+    return math.sqrt(math.fsum((math.sqrt(p.get(s, 0.0)) - math.sqrt(q.get(s, 0.0))) ** 2 for s in {*p, *q}) / 2)

@@ -273,6 +273,10 @@ def enumerate_walks(walk, target, limit=200_000, player=PLUS):
             if len(state) == 3:
                 outcome.occupation[state[0]][state[2], state[1]] += probability * discount
                 outcome.marginal[state[0]][state[1]] += probability
+            elif len(state) == 5:  # a V-projection state inside a composite: Γ^V stands at the projection
+                projection = walk.nodes[state[0]].inputs[0]
+                outcome.occupation[projection][state[2], state[1]] += probability * discount
+                outcome.marginal[projection][state[1]] += probability
             if walk.nodes[state[0]].kind != "input":
                 if state not in moves:
                     moves[state] = [move for move in walk.transitions(state) if move[1] > 0]

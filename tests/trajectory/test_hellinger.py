@@ -60,6 +60,15 @@ def compare_prefixes(h, dag, pairs):
         if i in visited or i == len(nodes) - 1:
             expected = [laws.overlap(laws.prefix(p, i), laws.prefix(q, i)) for p, q in pairs]
             assert_near(found[paths[i]], expected, scale=1.0, what=f"prefix BC behind {paths[i]}")
+            where = {
+                "ordinary": lambda s: s not in (laws.DAGGER, laws.CONSTANT),
+                "cemetery": lambda s: s == laws.DAGGER,
+            }
+            layer = next(g for g in h.growth if g.name == paths[i])
+            for part, ends in where.items():  # rem:adf-cemetery-floor
+                expected = [laws.overlap_at(laws.prefix(p, i), laws.prefix(q, i), ends) for p, q in pairs]
+                assert_near(getattr(layer, part), expected, scale=1.0, what=f"{part} overlap behind {paths[i]}")
+            assert_near(layer.ordinary + layer.cemetery + layer.constant, layer.bc, scale=1.0)
     curve = np.array([array(bc) for _, bc in h.by_layer])
     assert (np.diff(curve, axis=0) <= 1e-12).all()
 

@@ -56,6 +56,7 @@ class Game(ABC, Generic[M]):
     """A game on a network: which kernel each node gets from the values and the modes."""
 
     modes_type: ClassVar[type[Modes]]
+    streams: ClassVar[bool] = False  # whether a pixel's tag is the stream crossed last, not the player (S29)
 
     def __init__(self, model: Model, **keywords: Any) -> None:
         self.modes_type.check_names(keywords)

@@ -25,7 +25,7 @@ from backplay.network.attention import Attention
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input
 from backplay.pictured import Pictured
-from backplay.trajectory.passes import Passed, no_mass, pull
+from backplay.trajectory.passes import Passed, crossing, no_mass, pull
 from backplay.trajectory.sampling import Trajectories, sample
 from backplay.values.forward import Values
 from backplay.values.shared import Shared
@@ -168,10 +168,13 @@ class Play(Pictured):
         return self.passed(WALK).masses
 
     def mass(self, name: str | Node, measure: Measure) -> Mass:
-        """Mass of a measure at the output of a node or module."""
+        """Mass of a measure at the output of a node or module, at a V projection `Γ^V` included (S23)."""
         node = self.network.find(name)
         masses = self.passed(measure).masses
-        return masses[node] if node in masses else no_mass(self, node)
+        with torch.inference_mode(False), torch.no_grad():
+            through = crossing(self, node, measure)
+        here = masses.get(node, through) or no_mass(self, node)
+        return here if through is None or node not in masses else here.plus(through)
 
     def _arrived(self, source: Node) -> Mass:
         """What the map is made of, at an input; nothing where the output does not depend on it."""

@@ -61,6 +61,7 @@ class RoutingGame(Game[RoutingModes]):
     """
 
     modes_type: ClassVar[type[Modes]] = RoutingModes
+    streams: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.kernels.contributions import Contributions, Streams, is_empty
+from backplay.kernels.contributions import ByParts, Contributions, Streams, is_empty
+from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure
@@ -23,7 +24,7 @@ class ValueRouting(StreamKernel):
     """Composite of mixing and V projection (eq:attn-target-input): one sign split for each output entry.
 
     From an output the walk chooses a key, which leads to a stream state of the V projection, and from there an input of
-    the projection.
+    the projection. Mass at those stream states is `Γ^V` (eq:attn-Gamma-V-corollary).
     """
 
     node: Attention
@@ -42,13 +43,29 @@ class ValueRouting(StreamKernel):
         assert self.node.projection is not None
         return self.node.projection
 
-    def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
+    @property
+    def crossed(self) -> Affine | None:
+        return self._projected
+
+    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None) -> Tensor:
+        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary)."""
+        states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)))
+        if future is not None:
+            states = [part * ahead for part, ahead in zip(states, self._ahead(future), strict=True)]
+        return states[0] + states[1]
+
+    def _at_values(self, on_plus: Tensor, on_minus: Tensor) -> Sequence[Tensor]:
+        """Masses on the two streams, already divided by the denominators, at the projection's stream states."""
         sent: list[Tensor] = []
         for part, value, total in zip((on_plus, on_minus), self.values, self.totals, strict=True):
             keys = self.node.map.adjoint(part, self.weight, value.shape) * value
-            states = self.node.back(keys, self.scope, total.shape)
-            sent.append(states / _without_zeros(total))
-        return (self.projection.exactly() if exact else self.projection).pull(sent[0], sent[1])
+            sent.append(self.node.back(keys, self.scope, total.shape))
+        return sent
+
+    def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
+        states = self._at_values(on_plus, on_minus)
+        plus, minus = (part / _without_zeros(total) for part, total in zip(states, self.totals, strict=True))
+        return (self.projection.exactly() if exact else self.projection).pull(plus, minus)
 
     def reach(self, function: Tensor) -> Streams:
         plus, minus = (
@@ -59,19 +76,24 @@ class ValueRouting(StreamKernel):
 
     def _behind_keys(self, function: Tensor) -> Streams:
         """Expectation of a function of the inputs behind each key, on both streams, in the values' layout."""
+        plus, minus = (self.node.through(ahead, self.scope) for ahead in self._ahead(function))
+        return plus, minus
+
+    def _ahead(self, function: Tensor) -> Streams:
+        """The same at the projection's stream states, in their shape."""
         plus, minus = (
-            self.node.through(total / _without_zeros(size), self.scope)
+            total / _without_zeros(size)
             for total, size in zip(self.projection.push(function), self.totals, strict=True)
         )
         return plus, minus
 
-    def choose(self, side: int, walks: Standing) -> Tensor:
+    def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor]:
         k = 0 if side > 0 else 1
         value = self.values[k]
         flat = (value if walks.future is None else value * self._behind_keys(walks.future[0])[k]).flatten()
         keys, _ = walks.choose(self.node, self.weight, value.shape, lambda w, i: w * flat[i])
         projected = replace(walks, states=self.states_of_keys(keys), shape=self.totals[k].shape)
-        return self.projection.choose(side, projected)
+        return self.projection.choose(side, projected), projected.states
 
     def key_scores(self, side: int, states: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """Keys of single outputs, by their places in the values, and how much each weighs, both (states, keys)."""
@@ -84,6 +106,23 @@ class ValueRouting(StreamKernel):
         shape = self.totals[0].shape
         names = torch.arange(shape.numel(), dtype=torch.float64, device=keys.device).view(shape)
         return self.node.through(names, self.scope).flatten()[keys].long()
+
+    def scores_apart(self, other: ValueRouting) -> tuple[Divergence, Divergence]:
+        """Of the key choice, and behind each key of the input choice."""
+        inputs = self.projection.divergence(other.projection)
+        found: list[Divergence] = []
+        for k, rows in enumerate(inputs):
+            own, its = (torch.where(is_empty(r.totals[k]), 0, 1 / _without_zeros(r.totals[k])) for r in (self, other))
+            rows = rows.normalised((own > 0).to(own.dtype), own, its)
+            keys, _ = ByParts(self.node, self.weight, self.values[k]).divergence(
+                ByParts(other.node, other.weight, other.values[k])
+            )
+            nats, parted = (
+                self.node.map.apply(self.node.through(part, self.scope) * self.values[k], self.weight)
+                for part in (rows.nats, rows.parted)
+            )
+            found.append(keys.plus(Divergence(nats, parted)))
+        return found[0], found[1]
 
     def geometric(self, other: ValueRouting) -> Kernel:
         """Key choice and input choice each to their geometric mean: the input tells which key was chosen."""

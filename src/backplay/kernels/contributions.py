@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import agreeing, mean, opposing
 from backplay.network.nodes import Affine
@@ -84,6 +85,27 @@ class Contributions(ABC):
             if bool(opposed.any()):
                 terms.append(ByParts(self.node, opposing(weight, other_weight), opposed))
         return Together(terms)
+
+    def divergence(self, other: Contributions) -> tuple[Divergence, Divergence]:
+        """`Σ_i c_A (log c_A − log c_B)` on both streams, and the sum of those `c_A` whose `c_B` is no part of it.
+
+        With `c = a W` the logarithm splits into one of the values and one of the weights.
+        """
+        (weight, value), (other_weight, other_value) = self._signed(), other._signed()
+        own = ByParts(self.node, weight, value)
+        nats = _added([own.push(_log_ratio(value, other_value)), own.weighted(_log_ratio(weight, other_weight))])
+        agree, oppose = weight.sign() == other_weight.sign(), weight.sign() == -other_weight.sign()
+        lacking = (
+            (value.sign() == other_value.sign(), ~agree),
+            (value.sign() == -other_value.sign(), ~oppose),
+            (other_value == 0, torch.ones_like(agree)),
+        )
+        parted: Streams = torch.zeros_like(nats[0]), torch.zeros_like(nats[1])
+        for values, weights in lacking:
+            some = ByParts(self.node, weight * weights, value * values)
+            if bool(some.weight.any()) and bool(some.value.any()):
+                parted = _added([parted, some.sums()])
+        return Divergence(nats[0], parted[0]), Divergence(nats[1], parted[1])
 
     def _signed(self) -> tuple[Tensor, Tensor]:
         """`W` and `a`."""
@@ -203,6 +225,11 @@ class ByParts(Contributions):
     def push(self, function: Tensor) -> Streams:
         return _added([part.push(function) for part in self._parts()])
 
+    def weighted(self, factor: Tensor) -> Streams:
+        """`Σ_i [c_ij]^σ f_ij` for a factor of any sign, shaped like the weight."""
+        parts = self._parts()
+        return _added([replace(p, positive=p.positive * factor, negative=p.negative * factor).sums() for p in parts])
+
     def factors(self, side: int) -> tuple[Tensor, Tensor]:
         return self.weight, self.value if side > 0 else -self.value
 
@@ -231,6 +258,12 @@ class Together(Contributions):
 
     def factors(self, side: int) -> tuple[Tensor, Tensor]:
         raise NotImplementedError("a sum of contributions has no single factors")
+
+
+def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
+    """`log |a| − log |b|`, 0 where either is."""
+    both = (a != 0) & (b != 0)
+    return torch.where(both, a.abs(), 1).log() - torch.where(both, b.abs(), 1).log()
 
 
 def _added(pairs: Sequence[Streams]) -> Streams:

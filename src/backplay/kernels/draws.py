@@ -26,11 +26,18 @@ class Draw:
     element: Tensor  # flat index there
     turn: Tensor  # +1: the player keeps the turn, −1: it goes over
     stream: Tensor  # ±1, 0 where the kernel has no streams
+    between: Tensor  # flat index into the node that the kernel crosses on the way, −1 where it crosses none
 
     @staticmethod
-    def to(element: Tensor, carrier: Tensor | int = 0, turn: Tensor | int = 1, stream: Tensor | int = 0) -> Draw:
+    def to(
+        element: Tensor,
+        carrier: Tensor | int = 0,
+        turn: Tensor | int = 1,
+        stream: Tensor | int = 0,
+        between: Tensor | int = -1,
+    ) -> Draw:
         full = torch.full_like(element, 0)
-        return Draw(full + carrier, element, full + turn, full + stream)
+        return Draw(full + carrier, element, full + turn, full + stream, full + between)
 
 
 @dataclass(frozen=True)

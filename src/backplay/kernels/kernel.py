@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,10 @@ from torch import Tensor
 from backplay.errors import UnsupportedError
 from backplay.kernels.draws import Draw, Standing
 from backplay.network.mass import Mass
-from backplay.network.nodes import Node
+from backplay.network.nodes import Affine, Node
+
+if TYPE_CHECKING:
+    from backplay.kernels.divergence import Divergence
 
 # why a walk ends in †: the words of `play.health()`
 OUTSIDE, EMPTY, BIASES = "ε outside options", "empty streams", "biases"
@@ -60,6 +63,18 @@ class Kernel(ABC):
         """Where mass moves to; None for the node's own carriers."""
         return None
 
+    @property
+    def crossed(self) -> Affine | None:
+        """A node whose states the walk crosses on its way to the carriers; None where it goes there directly."""
+        return None
+
+    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None) -> Tensor:
+        """Mass at the node as it comes through the states of `crossed`, in their shape.
+
+        With a `future`, a function of the carrier's states, each part times what it may expect of that function.
+        """
+        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
+
     @abstractmethod
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         """Mass at the node carried back to each of its carriers."""
@@ -91,7 +106,7 @@ class Kernel(ABC):
         if lost is not None:
             yield self.ending, lost
 
-    # ---------------------------------------------------------------- players apart (S27, S29)
+    # ---------------------------------------------------------------- players and streams apart (S27, S29)
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Walk masses of both players carried back to each carrier, by sums of non-negative terms only.
@@ -99,6 +114,13 @@ class Kernel(ABC):
         By default every player keeps the turn: a kernel with negative coefficients must override this.
         """
         return list(zip(self.pull(plus, WALK), self.pull(minus, WALK), strict=True))
+
+    def pull_streams(self, tagged: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Walk masses that last crossed the + stream, the − stream, or none, carried back to each carrier.
+
+        By default no stream is crossed, and every mass keeps its tag.
+        """
+        return list(zip(*(self.pull(mass, WALK) for mass in tagged), strict=True))
 
     def ways(self, plus: Tensor, minus: Tensor) -> list[Way]:
         """Where the masses of both players at a root go, each way by itself."""
@@ -113,6 +135,13 @@ class Kernel(ABC):
 
     def geometric(self, other: Any) -> Kernel:
         """`√(T_A T_B)` of this kernel and the same node's in another play, of the same class; † and all (S28)."""
+        raise UnsupportedError(f"{type(self).__name__} is no walk that could be compared.")
+
+    def divergence(self, other: Any) -> Divergence:
+        """`KL(row_A ‖ row_B)` of this kernel's rows and the same node's in another play, of the same class; † and all.
+
+        Rows of both players have the same.
+        """
         raise UnsupportedError(f"{type(self).__name__} is no walk that could be compared.")
 
     def draw(self, walks: Standing) -> Draw:
@@ -153,6 +182,10 @@ class Conditioned(Kernel):
     @property
     def carriers(self) -> tuple[Node, ...] | None:
         return self.kernel.carriers
+
+    @property
+    def crossed(self) -> Affine | None:
+        return self.kernel.crossed
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         moved = self.kernel.pull(mass * self.inverse, measure)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.kernels.contributions import is_empty
+from backplay.kernels.contributions import ByParts, is_empty
+from backplay.kernels.divergence import Divergence, ends_apart
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import Kernel, Measure
@@ -59,6 +60,17 @@ class StoppingLinear(Kernel):
         )
         return Overlap(moves, common_ends(self, other, self.total))
 
+    def divergence(self, other: StoppingLinear) -> Divergence:
+        kept, switched = self._weights().divergence(other._weights())
+        inverse = [torch.where(k.total > 0, 1 / k.total, 0) for k in (self, other)]
+        rows = kept.plus(switched).normalised((self.total > 0).to(inverse[0].dtype), *inverse)
+        return rows.plus(ends_apart(self, other, self.total))
+
+    def _weights(self) -> ByParts:
+        """The rows by the sign of their weights, as contributions of real predecessors, each of value 1."""
+        ones = torch.ones((), dtype=self.weight.dtype, device=self.weight.device).expand(self.shape)
+        return ByParts(self.node, self.weight, ones if self.real is None else self.real.expand(self.shape))
+
     def draw(self, walks: Standing) -> Draw:
         factors = [f.expand(self.shape).flatten() for f in (self.real, *(walks.future or ())) if f is not None]
 
@@ -106,6 +118,12 @@ class Sharing(Kernel):
             inverse=mean(self.inverse, other.inverse),
         )
         return Overlap(moves, common_ends(self, other, moves.inverse))
+
+    def divergence(self, other: Sharing) -> Divergence:
+        own, its = (ByParts(k.node, k.weight, k.value) for k in (self, other))
+        rows, _ = own.divergence(its)
+        rows = rows.normalised((self.inverse > 0).to(self.inverse.dtype), self.inverse, other.inverse)
+        return rows.plus(ends_apart(self, other, self.inverse))
 
     def draw(self, walks: Standing) -> Draw:
         value = (self.value if walks.future is None else self.value * walks.future[0]).flatten()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import CONSTANT, Draw, Standing
 from backplay.kernels.geometric import Masked
 from backplay.kernels.kernel import Kernel, Measure
@@ -54,6 +55,9 @@ class Winner(Kernel):
     def geometric(self, other: Winner) -> Kernel:
         return Masked(self, self.index == other.index)
 
+    def divergence(self, other: Winner) -> Divergence:
+        return Divergence.where(self.index != other.index, torch.float64)
+
     def draw(self, walks: Standing) -> Draw:
         return Draw.to(self.index.flatten()[walks.states])
 
@@ -82,6 +86,9 @@ class Duel(Kernel):
     def geometric(self, other: Duel) -> Kernel:
         both = [x & y for x, y in zip(self.chosen, other.chosen, strict=True)]
         return Duel((both[0], both[1]), self.carries)
+
+    def divergence(self, other: Duel) -> Divergence:
+        return Divergence.where(self.chosen[0] != other.chosen[0], torch.float64)
 
     def draw(self, walks: Standing) -> Draw:
         first = walks.at(self.chosen[0]) > 0
@@ -118,6 +125,11 @@ class Relabelling(Kernel):
     def geometric(self, other: Relabelling) -> Kernel:
         # an index that the network computes may differ from play to play
         return Masked(self, self._sources() == other._sources()) if self.node.detached_inputs else self
+
+    def divergence(self, other: Relabelling) -> Divergence:
+        if not self.node.detached_inputs:
+            return Divergence(torch.zeros(()), torch.zeros(()))
+        return Divergence.where(self._sources() != other._sources(), torch.float64)
 
     def draw(self, walks: Standing) -> Draw:
         source = self._sources().flatten()[walks.states]

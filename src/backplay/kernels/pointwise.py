@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from backplay.kernels.divergence import Divergence, elementwise
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import GATES, WALK, Kernel, Measure, switch_players
@@ -30,6 +31,9 @@ class PassThrough(Kernel):
 
     def geometric(self, other: PassThrough) -> Kernel:
         return self
+
+    def divergence(self, other: PassThrough) -> Divergence:
+        return Divergence(torch.zeros(()), torch.zeros(()))
 
     def draw(self, walks: Standing) -> Draw:
         return Draw.to(walks.states)
@@ -59,6 +63,9 @@ class Scaling(Kernel):
     def geometric(self, other: Scaling) -> Kernel:
         moves = Scaling(agreeing(self.scale.sign(), other.scale.sign()))
         return Overlap(moves, common_ends(self, other, self.scale))
+
+    def divergence(self, other: Scaling) -> Divergence:
+        return elementwise(self, other, self.scale)
 
     def draw(self, walks: Standing) -> Draw:
         sign = _sign_at(self.scale, walks)
@@ -112,6 +119,9 @@ class Stopping(Kernel):
         moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
         return Overlap(moves, common_ends(self, other, self.slope))
 
+    def divergence(self, other: Stopping) -> Divergence:
+        return elementwise(self, other, self.slope)
+
     def draw(self, walks: Standing) -> Draw:
         slope = walks.at(self.slope)
         turn = torch.where(slope < 0, -1, 1)
@@ -159,6 +169,10 @@ class Split(Kernel):
         pairs = zip(self.discounts or [], other.discounts or [], strict=True)
         signs = [agreeing(left.sign(), right.sign()) for left, right in pairs]
         return Overlap(Split(shares, signs or None), common_ends(self, other, signs[0]) if signs else None)
+
+    def divergence(self, other: Split) -> Divergence:
+        held = [f for k in (self, other) for f in (*k.shares, *(k.discounts or ())) if isinstance(f, Tensor)]
+        return elementwise(self, other, held[0] if held else torch.ones((), dtype=torch.float64))
 
     def draw(self, walks: Standing) -> Draw:
         share = walks.at(self.shares[0])

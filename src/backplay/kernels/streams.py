@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from backplay.kernels.contributions import Contributions, Streams, is_empty
+from backplay.kernels.divergence import Divergence, apart
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import BIASES, EMPTY, OUTSIDE, WALK, Kernel, Measure, Way
@@ -83,6 +85,18 @@ class Stream(StreamState):
         same = torch.as_tensor(self.turn, dtype=dtype) == torch.as_tensor(other.turn, dtype=dtype)
         return StreamOverlap(factor * same.to(dtype), ends * same.to(dtype))
 
+    def divergence(self, other: Stream, scores: Divergence) -> Divergence:
+        """Of entering the stream and what is chosen there, given the divergence of the contributions."""
+        own, its = self.coefficient(WALK), other.coefficient(WALK)
+        moved = torch.where(is_empty(self.total), 0, self.total * own)
+        rows = scores.normalised(moved, own, torch.where(is_empty(other.total), 0, its))
+        rows = rows.plus(apart(self.outside(), other.outside()))
+        if not isinstance(self.turn, Tensor) and not isinstance(other.turn, Tensor):
+            return rows
+        dtype = self.total.dtype  # where another player owns it, it is another state (S16)
+        same = torch.as_tensor(self.turn, dtype=dtype) == torch.as_tensor(other.turn, dtype=dtype)
+        return Divergence(rows.nats * same, torch.where(same, rows.parted, moved + self.outside()))
+
     def _denominator(self) -> Tensor:
         denominator = self.total + self.aside
         if not bool(is_empty(self.aside).any()):
@@ -130,8 +144,11 @@ class StreamKernel(Kernel):
         """Sum over each stream's predecessors of their contributions times a function of them."""
 
     @abstractmethod
-    def choose(self, side: int, walks: Standing) -> Tensor:
-        """(walks,) a predecessor on a stream, in proportion to its contribution, times the walks' future if any."""
+    def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:
+        """(walks,) a predecessor on a stream, in proportion to its contribution, times the walks' future if any.
+
+        Beside it the state of `crossed` on the way there, as a flat index, −1 without one.
+        """
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
@@ -157,6 +174,13 @@ class StreamKernel(Kernel):
         up, down = self.stream(-1).exchanged(plus, minus)
         return [(self.spread(plus * u, up * v, exact=True), self.spread(minus * u, down * v, exact=True))]
 
+    def pull_streams(self, tagged: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        mass = torch.stack(list(tagged)).sum(0)
+        zero = torch.zeros_like(mass)
+        up = self.spread(mass * self.plus.coefficient(WALK), zero, exact=True)
+        down = self.spread(zero, mass * self.minus.coefficient(WALK), exact=True)
+        return [(up, down, torch.zeros_like(up))]
+
     def ways(self, plus: Tensor, minus: Tensor) -> list[Way]:
         zero = torch.zeros_like(plus)
         u, v = self.plus.coefficient(WALK), self.minus.coefficient(WALK)
@@ -164,10 +188,21 @@ class StreamKernel(Kernel):
         exchanged = self.stream(-1).exchanged(plus, minus)
         return on_plus + [Way([self.spread(zero, m * v, exact=True)], m * self.minus.outside()) for m in exchanged]
 
+    @abstractmethod
+    def scores_apart(self, other: Any) -> tuple[Divergence, Divergence]:
+        """Of what is chosen on each stream in two plays, before it is divided by the denominators."""
+
+    def divergence(self, other: StreamKernel) -> Divergence:
+        plus, minus = (
+            self.stream(side).divergence(other.stream(side), scores)
+            for side, scores in zip((1, -1), self.scores_apart(other), strict=True)
+        )
+        return plus.plus(minus)
+
     def draw(self, walks: Standing) -> Draw:
         """The sign oracle, the outside option, then a predecessor on each stream."""
         sign = torch.where(walks.uniform() < self._plus_chance(walks), 1, -1)
-        element, turn = torch.zeros_like(sign), torch.ones_like(sign)
+        element, turn, between = torch.zeros_like(sign), torch.ones_like(sign), torch.full_like(sign, -1)
         out = torch.zeros_like(sign, dtype=torch.bool)
         for side in (1, -1):
             stream, on = self.stream(side), (sign == side).nonzero()[:, 0]
@@ -179,8 +214,8 @@ class StreamKernel(Kernel):
             turn[on] = entered.at(stream.turn).long()
             on = on[~out[on]]
             if len(on):
-                element[on] = self.choose(side, walks.among(on))
-        return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign)
+                element[on], between[on] = self.choose(side, walks.among(on))
+        return Draw.to(element, torch.where(out, CEMETERY, 0), turn, sign, between)
 
     def _plus_chance(self, walks: Standing) -> Tensor:
         """(walks,) the probability of the + stream, given the walks' future if any."""
@@ -204,8 +239,11 @@ class RoutingLinear(StreamKernel):
     def reach(self, function: Tensor) -> Streams:
         return self.contributions.push(function)
 
-    def choose(self, side: int, walks: Standing) -> Tensor:
-        return self.contributions.choose(side, walks)
+    def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:
+        return self.contributions.choose(side, walks), -1
+
+    def scores_apart(self, other: RoutingLinear) -> tuple[Divergence, Divergence]:
+        return self.contributions.divergence(other.contributions)
 
     def geometric(self, other: RoutingLinear) -> Kernel:
         return RoutingLinear(

@@ -50,7 +50,7 @@ def _players(play: Play, node: object) -> list[Tensor] | None:
     total = play.passed(WALK).masses.get(node)  # type: ignore[call-overload]
     if total is None:
         return None
-    difference = play.mass(node, WALK_DIFFERENCE).plain().double()  # type: ignore[arg-type]
+    difference = play.passed(WALK_DIFFERENCE).masses[node].plain().double()  # type: ignore[index]
     mass = total.plain().double()
     return [((mass + sign * difference) / 2).clamp(min=0).sqrt().flatten().cpu() for sign in (1, -1)]
 

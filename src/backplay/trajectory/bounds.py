@@ -7,16 +7,19 @@ The bounds speak of the ordinary overlap `BC_ord`, what two walks share at input
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from backplay.entry import entry
 from backplay.errors import KeywordError
 from backplay.kernels.streams import StreamKernel
 from backplay.network.nodes import Affine, Mix
 from backplay.trajectory.comparable import check_comparable
+from backplay.trajectory.gates import GateShares
 from backplay.trajectory.overlap import TwoPlays
 
 if TYPE_CHECKING:
@@ -83,6 +86,37 @@ def cemetery_floor(dead: float, alive: float, delta: float, layers: float = math
     left = 0.0 if math.isinf(layers) and shrink < 1 else shrink**layers if shrink < 1 else 1.0
     ended = 0.0 if rate == 0 else rate * (1 - left) / (1 - shrink)
     return Floor(ended, left)
+
+
+@dataclass(frozen=True)
+class LayerFloor:
+    """The same estimates behind one gate, (B,) each, from what was measured there and above it."""
+
+    name: str
+    cemetery: Tensor
+    ordinary: Tensor
+
+    @property
+    def bc(self) -> Tensor:
+        """(B,) estimate of `BC`; no bound."""
+        return self.cemetery + self.ordinary
+
+
+def measured_floor(gates: Sequence[GateShares]) -> list[LayerFloor]:
+    """The recursion behind eq:cemetery-floor gate by gate, with measured `q`, `p` and `δ` (rem:adf-cemetery-floor).
+
+    >>> bp.bounds.measured_floor(bp.hellinger(trained, random).gates)[-1].bc
+
+    `c + d f` ends in †, with `d = q (1 − p)`, and `(1 − δ)(1 − d) f` goes on. Where all gates measure the same, this is
+    `cemetery_floor`.
+    """
+    found: list[LayerFloor] = []
+    for gate in gates:
+        rate = gate.dead * (1 - gate.alive)
+        ended = found[-1].cemetery if found else torch.zeros_like(rate)
+        going = found[-1].ordinary if found else torch.ones_like(rate)
+        found.append(LayerFloor(gate.name, ended + rate * going, (1 - gate.differ) * (1 - rate) * going))
+    return found
 
 
 @entry

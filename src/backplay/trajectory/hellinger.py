@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from backplay.entry import entries, entry
 from backplay.errors import KeywordError, list_words
-from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
-from backplay.network import Node
-from backplay.network.mass import Mass, aligned
+from backplay.kernels.kernel import WALK
+from backplay.network.mass import Mass
 from backplay.pictured import Pictured
 from backplay.trajectory.comparable import check_comparable, check_play
-from backplay.trajectory.overlap import Surviving, TwoPlays, prefixes
-from backplay.trajectory.passes import Pass, Passed, arrived, by_input, joined, no_mass, run, side_by_side
+from backplay.trajectory.divergences import relative_entropy
+from backplay.trajectory.gates import GateShares, gate_shares
+from backplay.trajectory.overlap import Growth, Surviving, TwoPlays, prefixes
+from backplay.trajectory.passes import Passed, arrived, by_input, joined
+from backplay.trajectory.tags import tagged_marginals
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -145,6 +147,7 @@ class Hellinger(Pictured, Comparison):
 
     With `conditioning="post-hoc"` the law given survival comes from one pass and a normalisation
     (eq:conditioned-bc-posthoc), with `"kernel"` from Doob-transformed kernels (eq:conditioned-geom-kernel).
+    `growth` is `by_layer` taken apart into ordinary overlap, † and constants (rem:adf-cemetery-floor).
     `plays` are the pairs whose walks are compared, batch behind batch: A and B as they are, unless each sample of B
     was renamed in its own way (S33).
     """
@@ -158,13 +161,23 @@ class Hellinger(Pictured, Comparison):
             ends, curves = zip(*(_compared(p) for p in self.plays), strict=True)
         own_a, own_b, both = (Ends.joined(parts) for parts in zip(*ends, strict=True))
         super().__init__(own_a, own_b, both)
-        layers = zip(*curves, strict=True)
-        self.by_layer: list[tuple[str, Tensor]] = [
-            (parts[0][0], (torch.cat([bc for _, bc in parts]) / self._size).clamp(max=1)) for parts in layers
-        ]
+        self.growth: list[Growth] = [Growth.joined(parts, self._size) for parts in zip(*curves, strict=True)]
 
     def __repr__(self) -> str:
         return f"Hellinger(distance {_shown(self.distance)}, surviving {_shown(self.surviving)})"
+
+    # ---------------------------------------------------------------- layer by layer
+
+    @property
+    def by_layer(self) -> list[tuple[str, Tensor]]:
+        """For each affine node in the order of the walk, its name and (B,) the prefix `BC` behind it (S31)."""
+        return [(layer.name, layer.bc) for layer in self.growth]
+
+    @cached_property
+    def gates(self) -> list[GateShares]:
+        """For each gate in the order of the walk, the shares `δ`, `p`, `q` on which the plays differ (S35)."""
+        with torch.inference_mode(False), torch.no_grad():
+            return [GateShares.joined(parts) for parts in zip(*map(gate_shares, self.plays), strict=True)]
 
     # ---------------------------------------------------------------- given survival
 
@@ -225,7 +238,7 @@ class Hellinger(Pictured, Comparison):
         return squared if kind == "trajectory" else torch.where(mass == 0, 0, squared / mass).clamp(max=1)
 
     def _marginal_map(self, conditioned: bool) -> Tensor:
-        """Per tag, then summed."""
+        """Per tag, then summed: the tags are players or streams (eq:rg-T-pixel)."""
         parts: list[Tensor] = []
         for a, b in zip(self._tagged[0], self._tagged[1], strict=True):
             if conditioned:
@@ -236,12 +249,48 @@ class Hellinger(Pictured, Comparison):
         return torch.stack(parts).sum(0)
 
     @cached_property
-    def _tagged(self) -> tuple[tuple[Mass, Mass], tuple[Mass, Mass]]:
+    def _tagged(self) -> tuple[list[Mass], list[Mass]]:
+        """Of both plays, the walk mass at the inputs for each tag."""
         with torch.inference_mode(False), torch.no_grad():
             sides = [[p.a for p in self.plays], [p.b for p in self.plays]]
             a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in sides)
-            (a_plus, a_minus), (b_plus, b_minus) = ([joined(masses) for masses in side] for side in (a, b))
-            return (a_plus, a_minus), (b_plus, b_minus)
+            return [joined(masses) for masses in a], [joined(masses) for masses in b]
+
+    # ---------------------------------------------------------------- other distances
+
+    @property
+    def marginal_distance(self) -> Tensor:
+        """(B,) Hellinger distance of where the walks end, whatever their way there: never more than `distance`.
+
+        It is what maps can tell of two plays, which are shadows of the trajectories (sec:lmp-rand-shadows).
+        """
+        squared = self._marginal_map(conditioned=False).flatten(1).sum(1)
+        for a, b in ((self._a.cemetery, self._b.cemetery), (self._a.constant, self._b.constant)):
+            squared = squared + (a.sqrt() - b.sqrt()).square() / 2
+        return squared.clamp(max=1).sqrt()
+
+    @property
+    def total_variation(self) -> tuple[Tensor, Tensor]:
+        """(B,) each: the least and the most that `½ Σ |Π_A − Π_B|` can be, `H²` and `√(1 − BC²) ≤ √2·H`."""
+        return 1 - self.bc, (1 - self.bc.square()).sqrt()
+
+    @cached_property
+    def kl(self) -> Tensor:
+        """(B,) `KL(Π_A ‖ Π_B)` in nats, at least `2 H²`; ∞ where a walk of A cannot be one of B.
+
+        For finite values, gates that shut softly and an outside option are needed: a ReLU that is open in A and shut
+        in B is enough for ∞.
+        """
+        return self._relative_entropy([(p.a, p.b) for p in self.plays])
+
+    @cached_property
+    def jeffreys(self) -> Tensor:
+        """(B,) Jeffreys divergence `KL(Π_A ‖ Π_B) + KL(Π_B ‖ Π_A)` in nats."""
+        return self.kl + self._relative_entropy([(p.b, p.a) for p in self.plays])
+
+    def _relative_entropy(self, pairs: Sequence[tuple[Play, Play]]) -> Tensor:
+        with torch.inference_mode(False), torch.no_grad():
+            return torch.cat([relative_entropy(TwoPlays(a, b)) for a, b in pairs])
 
     # ---------------------------------------------------------------- the other route
 
@@ -251,44 +300,14 @@ class Hellinger(Pictured, Comparison):
             return torch.cat([p.forward()[0] for p in self.plays]) / self._size
 
 
-def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[tuple[str, Tensor]]]:
+def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[Growth]]:
     """The ends of both walks and of their overlap, and the overlap behind each layer; a play overlaps with itself."""
     a, b = plays.a, plays.b
     own = [Ends.of(p.passed(WALK), p) for p in (a, b)]
     overlap, curve = prefixes(plays)
     if a is b:
-        return (own[0], own[0], own[0]), [(name, own[0].total()) for name, _ in curve]
+        return (own[0], own[0], own[0]), [replace(layer, bc=own[0].total()) for layer in curve]
     return (own[0], own[1], Ends.of(overlap, a)), curve
-
-
-class PlayersPass(Pass[tuple[Mass, Mass]]):
-    """Walk masses of both players, on one scale."""
-
-    def __init__(self, play: Play) -> None:
-        start, root = play.start, play.root(WALK_DIFFERENCE)
-        zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
-        plus, minus = (Mass(part.clamp(min=0), zeros, start.layout) for part in (root, -root))
-        super().__init__(play.network, {start: (plus, minus)}, keep=False)
-        self.play = play
-
-    def move(self, node: Node, here: tuple[Mass, Mass]) -> Iterable[tuple[Node, tuple[Mass, Mass]]]:
-        (plus, minus), common = aligned([m.normalised() for m in here])
-        kernel = self.play.kernel(node)
-        moved = kernel.pull_players(plus, minus)
-        for operand, (p, m) in zip(kernel.carriers or node.carriers, moved, strict=True):
-            yield operand, (Mass(p, common, operand.layout), Mass(m, common, operand.layout))
-
-    def add(self, one: tuple[Mass, Mass], other: tuple[Mass, Mass]) -> tuple[Mass, Mass]:
-        return one[0].plus(other[0]), one[1].plus(other[1])
-
-
-def tagged_marginals(play: Play) -> tuple[Mass, Mass]:
-    """Walk mass of each player at the inputs, all of them side by side."""
-    players = PlayersPass(play)
-    run(players)
-    sources = [(n, (no_mass(play, n),) * 2) for n in play.network.inputs]
-    plus, minus = zip(*(players.standing.get(n, none) for n, none in sources), strict=True)
-    return side_by_side(plus), side_by_side(minus)
 
 
 @entry

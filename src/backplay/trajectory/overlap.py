@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from backplay.errors import list_words
 from backplay.kernels.geometric import geometric
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Node
@@ -113,14 +114,44 @@ class Surviving:
         return Surviving(alpha_a, alpha_b, beta, logs[0], logs[1])
 
 
-def prefixes(plays: TwoPlays) -> tuple[Passed, list[tuple[str, Tensor]]]:
+@dataclass(frozen=True, repr=False)
+class Growth:
+    """The overlap behind one affine node, taken apart, (B,) each (rem:adf-cemetery-floor).
+
+    On the way back `cemetery` and `constant` never shrink (eq:cem-recursion) and `ordinary` never grows
+    (eq:ord-recursion).
+    """
+
+    name: str
+    bc: Tensor  # all of it: the prefix BC
+    ordinary: Tensor  # of walks that go on, or have reached an input element
+    cemetery: Tensor  # of walks that have ended in †
+    constant: Tensor  # of walks that have ended in constant elements (S26)
+
+    def __repr__(self) -> str:
+        words = [f"{n} {list_words([f'{v:.4f}' for v in getattr(self, n).tolist()])}" for n in _PARTS]
+        return f"Growth({self.name!r}, {', '.join(words)})"
+
+    @staticmethod
+    def joined(parts: Sequence[Growth], size: Tensor) -> Growth:
+        """Those of several batches, one behind the other, divided by the masses that the walks really carried."""
+        whole = (torch.cat([getattr(p, n) for p in parts]) / size for n in _PARTS)
+        return Growth(parts[0].name, *(part.clamp(max=1) for part in whole))
+
+
+_PARTS = "bc", "ordinary", "cemetery", "constant"
+
+
+def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
     """The backward pass with the prefix curve `BC` behind every affine node (S31)."""
-    curve: list[tuple[str, Tensor]] = []
+    curve: list[Growth] = []
 
     def watch(node: Node, passed: Passed) -> None:
         if _is_affine(node, plays.a):
-            frontier = [mass.total() for mass in passed.masses.values()]
-            curve.append((node.name, torch.stack([passed.losses.total(), *frontier]).sum(0)))
+            losses = passed.losses
+            ordinary = torch.stack([torch.zeros_like(losses.cemetery), *(m.total() for m in passed.masses.values())])
+            parts = ordinary.sum(0), losses.cemetery, losses.constant
+            curve.append(Growth(node.name, torch.stack([losses.total(), *ordinary]).sum(0), *parts))
 
     return plays.backward(watch), curve
 

@@ -7,7 +7,7 @@ once, the last one first. Games and distances carry mass by kernels (`KernelPass
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from backplay.entry import at
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
+from backplay.network.attention import Attention
 from backplay.network.layout import PLAIN
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Affine, Input, Norm
@@ -202,6 +203,25 @@ def by_input(elements: Tensor, play: Play) -> list[Tensor]:
     shapes = [play.solved[source].shape for source in play.network.inputs]
     parts = elements.split([shape[1:].numel() for shape in shapes], 1)
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def crossing(play: Play, node: Node, measure: Measure, future: Mapping[Node, Mass] | None = None) -> Mass | None:
+    """What comes through a node's states inside a composite: at a V projection `Γ^V` (eq:attn-Gamma-V-corollary, S23).
+
+    With a `future` at every node, each part times what it may expect of that. None at all other nodes.
+    """
+    found: Mass | None = None
+    masses = play.passed(measure).masses
+    for mixing in (n for n in masses if isinstance(n, Attention) and n.projection is node):
+        kernel, mass = play.kernel(mixing), masses[mixing]
+        if kernel.crossed is not node or kernel.carriers is None:  # in the Stopping Game the walk stands there
+            continue
+        ahead = None if future is None else future[kernel.carriers[0]]
+        through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value)
+        exponent = mass.exponent if ahead is None else mass.exponent + ahead.exponent
+        mass = Mass(through, exponent, node.layout)
+        found = mass if found is None else found.plus(mass)
+    return found
 
 
 def no_mass(play: Play, node: Node) -> Mass:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from backplay.entry import at
+from backplay.kernels.draws import CEMETERY, CONSTANT
 from backplay.kernels.geometric import geometric, mean
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel
 from backplay.network import Node
@@ -57,17 +58,33 @@ class Root:
     def _meet(self, node: Node, kernels: tuple[Kernel, Kernel]) -> None:
         """Overlap of two different rows, way by way."""
         masses, losses = self.passed.masses, self.passed.losses
-        left, right = (k.ways(*players) for k, players in zip(kernels, self._rows, strict=True))
         zeros = torch.zeros_like(losses.cemetery)
+        for to, p, q in self.pairs(node, kernels):
+            if isinstance(to, Node):
+                common = Mass(mean(p, q), zeros, to.layout)
+                masses[to] = masses[to].plus(common) if to in masses else common
+            elif to == CONSTANT:
+                losses.constant = losses.constant + mean(p, q)
+            else:
+                losses.cemetery = losses.cemetery + mean(p, q)
+
+    def pairs(self, node: Node, kernels: tuple[Kernel, Kernel]) -> Iterator[tuple[Node | int, Tensor, Tensor]]:
+        """Where both rows go, way by way: masses at a carrier, or (B,) what ends in † and in constants."""
+        left, right = (k.ways(*players) for k, players in zip(kernels, self._rows, strict=True))
         for one, other in zip(left, right, strict=True):
-            for operand, p, q in zip(kernels[0].carriers or node.carriers, one.moved, other.moved, strict=True):
-                common = Mass(mean(p, q), zeros, operand.layout)
-                masses[operand] = masses[operand].plus(common) if operand in masses else common
-            if one.ends is not None and other.ends is not None:
-                losses.cemetery = losses.cemetery + mean(node.layout.sum(one.ends), node.layout.sum(other.ends))
-        ends = [k.constant(plus + minus) for k, (plus, minus) in zip(kernels, self._rows, strict=True)]
-        if ends[0] is not None and ends[1] is not None:
-            losses.constant = losses.constant + mean(node.layout.sum(ends[0]), node.layout.sum(ends[1]))
+            yield from zip(kernels[0].carriers or node.carriers, one.moved, other.moved, strict=True)
+            yield CEMETERY, *self._ended(node, one.ends, other.ends)
+        yield (
+            CONSTANT,
+            *self._ended(
+                node, *(k.constant(plus + minus) for k, (plus, minus) in zip(kernels, self._rows, strict=True))
+            ),
+        )
+
+    def _ended(self, node: Node, *ends: Tensor | None) -> tuple[Tensor, Tensor]:
+        zeros = torch.zeros_like(self.passed.losses.cemetery)
+        p, q = (zeros if end is None else node.layout.sum(end) for end in ends)
+        return p, q
 
 
 def common_root(a: Play, b: Play, kernels: Kernels) -> tuple[Passed, list[Node]]:

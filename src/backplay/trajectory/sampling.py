@@ -19,7 +19,7 @@ from backplay.network import Node
 from backplay.network.layout import PLAIN
 from backplay.network.mass import Mass
 from backplay.pictured import Pictured
-from backplay.trajectory.passes import Pass, arrived, run
+from backplay.trajectory.passes import Pass, arrived, crossing, no_mass, run
 from backplay.trajectory.survival import conditioned, log2_survival, root_given_survival, survival
 
 if TYPE_CHECKING:
@@ -70,12 +70,13 @@ class Trajectories(Pictured):
     def expected(self, name: str | Node = "input") -> Tensor:
         """What `frequencies` tend to, float64: `play.marginal`, or that among the walks that arrive."""
         node = self._node(name)
-        mass = self.play.mass(node, WALK).double()
-        if self.arriving and node in self._survival:
-            h = self._survival[node].double()
-            scale = mass.exponent + h.exponent - self.log_share / math.log(2)
-            mass = Mass(mass.value * h.value, scale, node.layout)
-        return mass.plain()
+        if not self.arriving:
+            return self.play.mass(node, WALK).double().plain()
+        mass = crossing(self.play, node, WALK, self._survival) or no_mass(self.play, node)
+        if node in self._survival:
+            here, h = self.play.visited()[node], self._survival[node]
+            mass = mass.plus(Mass(here.value * h.value, here.exponent + h.exponent, node.layout))
+        return Mass(mass.value.double(), mass.exponent - self.log_share / math.log(2), node.layout).plain()
 
     @cached_property
     def _survival(self) -> dict[Node, Mass]:
@@ -141,6 +142,9 @@ class SamplingPass(Pass[Walkers]):
         step = kernel.draw(Standing(states, self.play.solved[node].shape, self.generator))
         if bool((step.stream != 0).any()):
             self.drawn.streams[node.name] = self._table(walks, step.stream, 0)
+        if kernel.crossed is not None:
+            on = step.between >= 0
+            self.write_down(kernel.crossed, [(walks[on], step.between[on], (players * step.turn)[on])])
         for end in (CEMETERY, CONSTANT):
             self.drawn.ends.view(-1)[walks[step.carrier == end]] = end
         for k, operand in enumerate(kernel.carriers or node.carriers):
@@ -151,16 +155,19 @@ class SamplingPass(Pass[Walkers]):
         return one + other
 
     def write_down(self, node: Node, here: Walkers) -> tuple[Tensor, Tensor, Tensor]:
-        """Who stands at a node, as one group."""
+        """Who stands at a node, as one group; who has crossed it before is written there already."""
         walks, states, players = (torch.cat(parts) for parts in zip(*here, strict=True))
         places = _positions(node, self.play.solved[node].shape).to(states.device).flatten()
-        self.drawn.states[node.name] = self._table(walks, places[states], -1)
-        self.drawn.players[node.name] = self._table(walks, players, 0)
+        drawn, name = self.drawn, node.name
+        drawn.states[name] = self._table(walks, places[states], -1, drawn.states.get(name))
+        drawn.players[name] = self._table(walks, players, 0, drawn.players.get(name))
         return walks, states, players
 
-    def _table(self, walks: Tensor, values: Tensor, absent: int) -> Tensor:
-        """(B, n) with the given values, `absent` for everybody else."""
-        table = torch.full((self.drawn.ends.numel(),), absent, dtype=torch.long, device=walks.device)
+    def _table(self, walks: Tensor, values: Tensor, absent: int, before: Tensor | None = None) -> Tensor:
+        """(B, n) with the given values; for everybody else what stood there `before`, or `absent`."""
+        shape = self.drawn.ends.shape
+        table = torch.full(shape, absent, dtype=torch.long, device=walks.device) if before is None else before
+        table = table.flatten()
         table[walks] = values
         return table.view(-1, self.drawn.n)
 

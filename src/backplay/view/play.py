@@ -32,7 +32,7 @@ def check_play(play: Any, what: str) -> None:
 
 def check_pixels(play: Play, what: str) -> None:
     """A play on one image input."""
-    shapes = [tuple(play.values[n].shape) for n in play.network.inputs]
+    shapes = [tuple(play.solved[n].shape) for n in play.network.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
         told = ", ".join(map(str, shapes))
         raise InputError(

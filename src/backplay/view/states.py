@@ -71,7 +71,7 @@ class States:
 
     def value(self, unit: Unit) -> float:
         """The activation, or the input's value."""
-        return float(self.play.values[self.columns[unit.column].output][self.sample].flatten()[unit.index])
+        return float(self.play.solved[self.columns[unit.column].output][self.sample].flatten()[unit.index])
 
     def ends(self, unit: Unit) -> float:
         """The share of all walks that end in † at a unit."""
@@ -128,7 +128,7 @@ def _goes_on(play: Play, column: Column, sample: int, index: int) -> float:
 
 
 def _moves(play: Play, column: Column, where: dict[Node, int], unit: Unit, sample: int) -> list[Move]:
-    shape = play.values[column.node].shape
+    shape = play.solved[column.node].shape
     element = (sample, *(int(i) for i in torch.unravel_index(torch.tensor(unit.index), shape[1:])))
     found: list[Move] = []
     for name, (kept, switched) in play.policy(column.node, element).items():
@@ -156,7 +156,7 @@ def _walk(found: States) -> None:
 
 def weights(found: States, unit: Unit) -> list[float] | None:
     """The weights of a unit on its predecessors; None where its node is no linear layer."""
-    node, values = found.columns[unit.column].node, found.play.values
+    node, values = found.columns[unit.column].node, found.play.solved
     if not isinstance(node, Affine):
         return None
     one = torch.zeros_like(values[node])

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from backplay.games.decompose import decompose
+from backplay.values.decomposition import decompose
 from backplay.network.nodes import Input
 from backplay.view.canvas import breadth, fitted
 from backplay.view.colours import MINUS, PLUS, number
