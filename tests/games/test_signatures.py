@@ -31,13 +31,20 @@ def test_every_keyword_reaches_the_game(game):
     for name, default in keywords(game).items():
         accepts = game.modes_type.accepts()[name]
         value = accepts.choices[-1] if hasattr(accepts, "choices") else other[type(default)](default)
-        made = game(nn.Linear(2, 2), **{name: value} | ({"beta": 1.25} if name == "alpha" else {}) | _beside(name))
+        made = game(
+            nn.Linear(2, 2), **{name: value} | ({"beta": 1.25} if name == "alpha" else {}) | BESIDE.get(name, {})
+        )
         assert getattr(made, name) == value != default
 
 
-def _beside(name):
-    """What a keyword asks for beside it."""
-    return {"beta": {"alpha": 2.25}}.get(name, {"input_variance": 1.0} if name in ("risk", "attention_risk") else {})
+BESIDE = {  # what a keyword asks for, so that it is not idle
+    "beta": {"alpha": 2.25},
+    "risk": {"input_variance": 1.0},
+    "attention_risk": {"input_variance": 1.0},
+    "attention_score": {"attention_risk": -1.0, "input_variance": 1.0},
+    "gate_noise": {"gate": "noisy"},
+    "risk_forward": {"risk": -1.0, "input_variance": 1.0},
+}
 
 
 @pytest.mark.parametrize("game", GAMES)
