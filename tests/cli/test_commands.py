@@ -293,7 +293,7 @@ def test_a_layer_is_named_by_text(capsys, networks, image, tmp_path):
 @pytest.mark.parametrize("value", ["-1e-1", "-.1", "-0.1", "-1E-1"])
 def test_negative_numbers(capsys, networks, image, tmp_path, value):
     options = ("--model", f"{networks}:small", "--risk", value, "--json", "-o", tmp_path / "maps")
-    code, out, err = run(capsys, "explain", image, *options)
+    code, out, err = run(capsys, "explain", image, *options, "--input-variance", "1")
     assert code == 0 and json.loads(out)["params"]["risk"] == -0.1, err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -110,7 +109,7 @@ def _node(target: tuple[Any, ...], network: Network) -> Node:
 def _index(given: Any, shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """One index into a sample's part of a node."""
     given = given.tolist() if hasattr(given, "tolist") else given
-    index = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    index: tuple[Any, ...] = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in index):
         raise InputTypeError(f"target index {given!r} in {name!r} must be {len(shape)} integers, without the batch.")
     if len(index) != len(shape) or any(not 0 <= i < size for i, size in zip(index, shape, strict=True)):
