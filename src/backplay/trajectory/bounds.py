@@ -105,7 +105,7 @@ class LayerFloor:
 def measured_floor(gates: Sequence[GateShares]) -> list[LayerFloor]:
     """The recursion behind eq:cemetery-floor gate by gate, with measured `q`, `p` and `δ` (rem:adf-cemetery-floor).
 
-    >>> bp.bounds.measured_floor(bp.hellinger(trained, random).gates)[-1].bc
+    >>> bp.bounds.measured_floor(bp.hellinger(play, plays[0]).gates)[-1].bc
 
     `c + d f` ends in †, with `d = q (1 − p)`, and `(1 − δ)(1 − d) f` goes on. Where all gates measure the same, this is
     `cemetery_floor`.

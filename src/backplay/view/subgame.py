@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from backplay.values.decomposition import decompose
 from backplay.network.nodes import Input
+from backplay.values.decomposition import decompose
 from backplay.view.canvas import breadth, fitted
 from backplay.view.colours import MINUS, PLUS, number
 from backplay.view.game import Labels, Point, arrow, draw_unit, fraction
