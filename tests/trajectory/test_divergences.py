@@ -80,11 +80,12 @@ def test_small_networks(mode):
 def test_attention(name, routing):
     """The key choice and behind it the input choice (S23): finite where the signs of all contributions stay."""
     sides = []
-    for scale in (1.0, 1.02):
+    for spread in (0.0, 0.02):
+        factors = np.random.default_rng(7)
         block, net, x, _ = drawn(name, 11, 0.0)
         with torch.no_grad():
             for parameter in block.parameters():
-                parameter.mul_(scale)
+                parameter.mul_(torch.as_tensor(factors.uniform(1 - spread, 1 + spread, tuple(parameter.shape))))
         walk = RoutingWalk if routing else StoppingWalk
         game = bp.RoutingGame(net) if routing else bp.StoppingGame(net)
         play = game.play(block.shaped(x), 0)
