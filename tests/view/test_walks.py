@@ -62,10 +62,11 @@ def test_share_that_arrives_is_written(play, vit):
     assert "none of 1 walks arrives" in said
 
 
-def test_trajectories_that_know_their_share(play):
-    drawn = play.sample(10)
-    drawn.share = torch.tensor([0.25, 0.5, 0.5])
-    assert any("25\u00a0% of all walks arrive" in word.replace("\n", " ") for word in texts(bp.view.walks(drawn)))
+def test_arriving_trajectories_know_their_share(play):
+    """All of these arrive; what is written is the share of all walks that do."""
+    drawn = play.sample(10, arriving=True)
+    said = " ".join(texts(bp.view.walks(drawn))).replace("\n", " ")
+    assert f"{share(float(drawn.share[0]))} of all walks arrive" in said
 
 
 @pytest.mark.parametrize("width", [3.3, 5, 12])

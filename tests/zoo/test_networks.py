@@ -104,7 +104,7 @@ def test_training_reports_and_learns():
 def test_what_is_saved_can_be_loaded(tmp_path, monkeypatch):
     model = zoo.build("vgg")
     save(model, tmp_path / "vgg.safetensors")
-    monkeypatch.setattr("backplay.zoo.networks.stored", lambda name, spurious: tmp_path / f"{name}.safetensors")
+    monkeypatch.setattr("backplay.zoo.weights.stored", lambda name, spurious: tmp_path / f"{name}.safetensors")
     loaded = zoo.load("vgg").state_dict()
     assert all(torch.equal(loaded[key], value) for key, value in model.state_dict().items())
 
