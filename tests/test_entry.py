@@ -162,3 +162,14 @@ def test_autocast_in_every_question(model, x):
         torch.testing.assert_close(inside.value, play.value)
         torch.testing.assert_close(bp.hellinger(play, play).bc, torch.ones(2, dtype=torch.float64))
         bp.moments(model, x, 0.1), bp.decompose(model, x), bp.certify(play), play.sample(4)
+
+
+def test_kept_properties_are_entries_too():
+    """Autocast is off where a distance computes what it keeps (S38)."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    x = torch.randn(2, 1, 6)
+    plays = [bp.RoutingGame(model, epsilon=0.1).play(each, 1) for each in x]
+    expected = bp.hellinger(*plays).kl
+    with torch.autocast("cpu", torch.bfloat16):
+        found = bp.hellinger(*plays).kl
+    torch.testing.assert_close(found, expected)

@@ -93,6 +93,10 @@ def entries(cls: C) -> C:
             setattr(cls, name, entry(member))
         elif isinstance(member, property) and member.fget is not None:
             setattr(cls, name, property(entry(member.fget), member.fset, member.fdel, member.__doc__))
+        elif isinstance(member, functools.cached_property):
+            guarded: Any = functools.cached_property(entry(member.func))
+            guarded.__set_name__(cls, name)
+            setattr(cls, name, guarded)
     return cls
 
 

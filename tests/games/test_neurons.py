@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -152,3 +153,21 @@ def test_refusals():
     hidden, plain = game.play(x, ("5", 1)), game.play(x, 1)
     refused(lambda: bp.hellinger(hidden, plain), "start at", "'5'")
     refused(lambda: bp.hellinger(hidden, hidden, invariant="permutation"), "hidden neurons")
+
+
+def test_two_neurons_of_a_wire_at_the_input():
+    """Both roots are input elements under another name: the walks end there, and share nothing but where they agree."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).double().eval()
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    game = bp.StoppingGame(model)
+    a, b, again = (game.play(x, ("0", k)) for k in (3, 4, 3))
+    assert bp.hellinger(a, b).distance.tolist() == [1.0, 1.0] and bp.hellinger(a, again).distance.abs().max() < 1e-7
+    assert torch.isinf(bp.hellinger(a, b).kl).all()
+
+
+def test_indices_of_numpy():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double().eval()
+    x = torch.randn(1, 4, dtype=torch.float64)
+    game = bp.StoppingGame(model)
+    found, expected = (game.attribute(x, ("1", index)) for index in (np.unravel_index(4, (6,)), 4))
+    torch.testing.assert_close(found, expected)

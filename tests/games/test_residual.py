@@ -71,3 +71,27 @@ def test_tiny_operands():
     x = X.float().requires_grad_()
     (gradient,) = torch.autograd.grad(model(x)[:, 0].sum(), x)
     assert_near(bp.StoppingGame(model, residual="proportional").attribute(X.float(), 0), gradient, 1e-6)
+
+
+@pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])
+def test_a_tiny_operand_is_reached_on_either_side(game):
+    """Shares are quotients of sizes, not 1 less the other's: the order of the operands does not matter."""
+
+    class Sum(nn.Module):
+        def __init__(self, first):
+            super().__init__()
+            self.first, self.head = first, nn.Linear(3, 1)
+
+        def forward(self, x):
+            small, large = 1e-9 * x, x * 1.0
+            return self.head(small + large if self.first else large + small)
+
+    x, plays = torch.rand(1, 3) + 0.5, []
+    for first in (True, False):
+        torch.manual_seed(0)
+        plays.append(game(Sum(first).eval(), residual="proportional").play(x, 0))
+    shares = []
+    for play, first in zip(plays, (True, False), strict=True):
+        node = next(n for n in play.network.nodes if n.kind == "sum")
+        shares.append(float(play.kernel(node).shares[0 if first else 1].flatten()[0]))
+    assert shares[0] == pytest.approx(shares[1], rel=1e-5) and shares[1] > 0

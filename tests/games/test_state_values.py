@@ -121,3 +121,14 @@ def test_refusals():
     """A name that is not there."""
     model, x = figure()
     refused(lambda: bp.RoutingGame(model).play(x, 0).values("fc9"), "no node or module named")
+
+
+def test_values_of_a_changed_model_are_refused():
+    """A play keeps what it was solved with: its values are not mixed with weights that changed since (S1)."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double().eval()
+    play = bp.RoutingGame(model).play(torch.randn(1, 3, dtype=torch.float64), 1)
+    play.values("2")
+    with torch.no_grad():
+        model[2].bias.add_(1.0)
+    with pytest.raises(bp.BackplayError, match="has changed"):
+        play.values("2")

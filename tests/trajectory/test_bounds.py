@@ -20,7 +20,7 @@ def test_formulas():
     assert finite.ordinary == pytest.approx(0.45**4) and finite.bc < 1
     assert bounds.surviving_distance(0.02, 0.1, 0.4) == pytest.approx(math.sqrt(0.9))
     with pytest.raises(ValueError, match="delta"):
-        bounds.stopping_bound(0.7, 2)
+        bounds.stopping_bound(1.7, 2)
 
 
 def test_bounds_hold_on_average():

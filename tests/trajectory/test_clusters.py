@@ -72,7 +72,7 @@ def test_dendrogram_is_scipys(seed):
         (lambda d: medoids(d, 0), "between 1 and 9"),
         (lambda d: embedding(d, 10), "between 1 and 9"),
         (lambda d: medoids(d[:, :4], 2), r"\(9, 4\)"),
-        (lambda d: dendrogram(d.clone().fill_(torch.nan)), "NaN|symmetric"),
+        (lambda d: dendrogram(d.clone().fill_(torch.nan)), "NaN"),
     ],
 )
 def test_refusals(call, said):

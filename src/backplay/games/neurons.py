@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -110,8 +111,9 @@ def _index(given: Any, shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """One index into a sample's part of a node."""
     given = given.tolist() if hasattr(given, "tolist") else given
     index: tuple[Any, ...] = tuple(given) if isinstance(given, (list, tuple)) else (given,)
-    if not all(isinstance(i, int) and not isinstance(i, bool) for i in index):
+    if not all(hasattr(i, "__index__") and not isinstance(i, bool) for i in index):
         raise InputTypeError(f"target index {given!r} in {name!r} must be {len(shape)} integers, without the batch.")
+    index = tuple(operator.index(i) for i in index)
     if len(index) != len(shape) or any(not 0 <= i < size for i, size in zip(index, shape, strict=True)):
         raise InputError(
             f"target index {given!r} is out of range: {name!r} has neurons of shape {shape} a sample; "

@@ -240,7 +240,7 @@ class Play(Pictured):
 
         >>> play.values("fc").plus  # of the positive stream
         """
-        self.ready()
+        self.check_unchanged("read its values")
         node = self.network.find(name)
         if not torch.is_floating_point(self.solved[node]):
             raise InputError(

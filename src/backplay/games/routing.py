@@ -238,8 +238,7 @@ class RoutingGame(Game[RoutingModes]):
             return Split((0.5, 0.5))
         left, right = (values.observed[n].abs() for n in node.inputs)
         both = left + right
-        share = torch.where(both > 0, left / both, 0.5)
-        return Split((share, 1 - share))
+        return Split((torch.where(both > 0, left / both, 0.5), torch.where(both > 0, right / both, 0.5)))
 
     def _contributions(self, node: Affine, values: Values) -> tuple[Contributions, Streams, Tensor]:
         """Contributions to the power `1/τ`, their sums, and the unit in which both are counted."""

@@ -111,8 +111,8 @@ class StoppingGame(Game[StoppingModes]):
         alive = [(v != 0) | self._goes_on(n, values) for n, v in zip(node.inputs, (left, right), strict=True)]
         sizes = left.abs() + right.abs()
         half = ((left == 0) & alive[0]) | ((right == 0) & alive[1]) | (sizes == 0)
-        share = torch.where(half, 0.5, left.abs() / torch.where(sizes == 0, 1, sizes))
-        return share, 1 - share
+        whole = torch.where(sizes == 0, 1, sizes)
+        return torch.where(half, 0.5, left.abs() / whole), torch.where(half, 0.5, right.abs() / whole)
 
     def _goes_on(self, node: Node, values: Values) -> Tensor:
         """Where a walk may go on behind a node's output: not where a gate is shut, as far as it stays in sight."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from backplay.errors import CaptureError, KeywordError, suggestion
 from backplay.games import Play, RoutingGame, StoppingGame
 from backplay.games.game import Game
+from backplay.games.neurons import names_neurons
 from backplay.methods import Explainer
 from backplay.network import Model, Network, capture, read_model
 from backplay.sanity.randomise import Stage, Which, draw, layers
@@ -80,8 +81,9 @@ def _steps(
     which: Which,
     seed: int,
 ) -> Iterator[Step]:
-    aim = StoppingGame(network).targets(x, target)
-    aim = aim[:, 0] if aim.ndim == 2 and aim.shape[1] == 1 else aim
+    aim = target if names_neurons(target) else StoppingGame(network).targets(x, target)
+    if isinstance(aim, Tensor) and not aim.is_floating_point() and aim.ndim == 2 and aim.shape[1] == 1:
+        aim = aim[:, 0]
     maps = {name: e.attribute(x, aim) for name, e in explainers.items()}
     plays = {name: _play(network, name, x, aim) for name in games}
     twin = copy.deepcopy(network.model)
@@ -104,7 +106,7 @@ def _steps(
         )
 
 
-def _play(network: Network, game: str, x: Tensor, target: Tensor) -> Play:
+def _play(network: Network, game: str, x: Tensor, target: Any) -> Play:
     kind, keywords = GAMES[game]
     with torch.no_grad():
         return kind(network, **keywords).play(x, target)

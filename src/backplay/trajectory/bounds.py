@@ -38,7 +38,7 @@ def stopping_bound(delta: float, layers: int) -> float:
 
 def routing_bound(delta: float, row_overlap: float, layers: int) -> float:
     """`E[BC_ord] ≤ ((1 − δ) b)^N`, `b` the largest row overlap on the agreement set (see `largest_row_overlap`)."""
-    _check("delta", delta, 0.0, 0.5)
+    _check("delta", delta)
     _check("row_overlap", row_overlap)
     _check("layers", layers, 0, math.inf)
     return ((1 - delta) * row_overlap) ** layers
@@ -79,7 +79,7 @@ def cemetery_floor(dead: float, alive: float, delta: float, layers: float = math
     """
     _check("dead", dead)
     _check("alive", alive)
-    _check("delta", delta, 0.0, 0.5)
+    _check("delta", delta)
     _check("layers", layers, 0, math.inf)
     rate = dead * (1 - alive)
     shrink = (1 - delta) * (1 - rate)

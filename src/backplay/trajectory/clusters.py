@@ -34,14 +34,14 @@ class Points:
 
 def check_square(distance: Tensor, purpose: str) -> Tensor:
     """(n, n) float64: distances of one list of items from itself."""
+    if not bool(torch.isfinite(distance).all()):
+        raise InputError(f"{purpose} needs finite distances; where no walk survives, `surviving` is NaN.")
     square = distance.ndim == 2 and distance.shape[0] == distance.shape[1]
     if not square or not torch.allclose(distance, distance.T, atol=1e-6):
         raise InputError(
             f"{purpose} needs the distances of one list of items from itself, a symmetric (n, n) matrix; got "
             f"{tuple(distance.shape)}.\nGive hellinger_matrix one list of plays, each of one sample."
         )
-    if not bool(torch.isfinite(distance).all()):
-        raise InputError(f"{purpose} needs finite distances; where no walk survives, `surviving` is NaN.")
     return (distance.double() + distance.double().T) / 2
 
 
@@ -67,7 +67,9 @@ def medoids(distance: Tensor, k: int) -> Medoids:
         raise KeywordError(f"k={k!r} is out of range: {n} items form between 1 and {n} groups.")
     centres, cost = min((_grown(square, [first], k) for first in range(n)), key=lambda found: found[1])
     centres.sort()
-    return Medoids(centres=torch.tensor(centres), labels=square[:, centres].argmin(1), cost=cost)
+    labels = square[:, centres].argmin(1)
+    labels[centres] = torch.arange(k)  # a centre at distance 0 from another is in its own group all the same
+    return Medoids(centres=torch.tensor(centres), labels=labels, cost=cost)
 
 
 def _grown(square: Tensor, centres: list[int], k: int) -> tuple[list[int], float]:
@@ -104,7 +106,7 @@ def embedding(distance: Tensor, dimensions: int = 2) -> Points:
     n = len(square)
     if not 1 <= dimensions <= n:
         raise KeywordError(f"dimensions={dimensions!r} is out of range: {n} items span between 1 and {n}.")
-    centring = torch.eye(n, dtype=square.dtype) - 1 / n
+    centring = torch.eye(n, dtype=square.dtype, device=square.device) - 1 / n
     gram = -centring @ square.square() @ centring  # of 2·H², one half of it, centred
     values, vectors = torch.linalg.eigh(gram)
     values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)

@@ -14,6 +14,7 @@ from backplay.kernels.geometric import geometric, mean
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel
 from backplay.network import Node
 from backplay.network.mass import Mass
+from backplay.network.nodes import Input
 from backplay.trajectory.passes import KernelPass, Losses, Passed
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Root:
         assert self.at is not None
         node, both = self.at, kernels(self.at)
         self.behind.append(node)
-        if all(k.renames(plus + minus) for k, (plus, minus) in zip(both, self._rows, strict=True)):
+        renamed = all(k.renames(plus + minus) for k, (plus, minus) in zip(both, self._rows, strict=True))
+        if renamed and not isinstance(node.carriers[0], Input):
             self._rows = [k.pull_players(*players)[0] for k, players in zip(both, self._rows, strict=True)]
             self.at = node.carriers[0]
         else:

@@ -141,7 +141,7 @@ def _moves(play: Play, column: Column, where: dict[Node, int], unit: Unit, sampl
 def _walk(found: States) -> None:
     """The law of the walk, unit by unit, from the output on."""
     root: Tensor = found.play.root(WALK_DIFFERENCE)[found.sample].flatten()
-    last = next(k for k, c in enumerate(found.columns) if c.output is found.play.network.output)
+    last = next(k for k, c in enumerate(found.columns) if found.play.start in (c.output, c.node))
     for i, w in enumerate(root.tolist()):
         if w:
             found.mass[Unit(last, i), 1 if w > 0 else -1] = abs(w)
