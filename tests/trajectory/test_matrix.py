@@ -155,3 +155,18 @@ def test_refusals():
         bp.hellinger_matrix([play], [x])
     with pytest.raises(ValueError, match="samples"):
         bp.hellinger_matrix([play], [play, game.play(x[:1], 0)])
+
+
+def test_one_list_with_itself():
+    """Each pair is walked once, the other way round it is the same; groups and neighbours come from the distances."""
+    network = mixed()
+    game = bp.RoutingGame(network)
+    plays = [game.play(x, 1) for x in images(4, 3, 3)]
+    found, whole = bp.hellinger_matrix(plays), bp.hellinger_matrix(plays, list(plays))
+    for name in NAMES:
+        assert_near(getattr(found, name).nan_to_num(9) ** 2, getattr(whole, name).nan_to_num(9) ** 2, 1e-12, scale=1.0)
+    assert not found.distance.diagonal().any()
+    index, far = found.neighbours(2, 3)
+    assert sorted(index.tolist()) == [0, 1, 3] and far[0] == found.distance[2, index[0]]
+    assert len(found.medoids(2).centres) == 2 and found.embedding().points.shape == (4, 2)
+    assert found.dendrogram().shape == (3, 4)

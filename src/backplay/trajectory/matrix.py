@@ -13,6 +13,8 @@ from backplay.entry import entry
 from backplay.errors import InputError
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Node
+from backplay.trajectory import clusters
+from backplay.trajectory.clusters import Medoids, Points
 from backplay.trajectory.comparable import check_comparable, check_play
 from backplay.trajectory.hellinger import Comparison, Ends
 from backplay.trajectory.passes import KernelPass, Passed, run
@@ -31,38 +33,59 @@ class HellingerMatrix:
     surviving: Tensor
     cemetery_overlap: Tensor
 
+    def neighbours(self, item: int, k: int = 5) -> tuple[Tensor, Tensor]:
+        """(k,) the items whose calculation is nearest to that of one of them, and (k,) their distances."""
+        return clusters.neighbours(self.distance, item, k)
+
+    def medoids(self, k: int) -> Medoids:
+        """`k` groups of items, each around the one in its middle."""
+        return clusters.medoids(self.distance, k)
+
+    def embedding(self, dimensions: int = 2) -> Points:
+        """Items as points in a plane, as far apart as their walks as nearly as it allows."""
+        return clusters.embedding(self.distance, dimensions)
+
+    def dendrogram(self) -> Tensor:
+        """(n − 1, 4) the tree of average linkage, as scipy writes it."""
+        return clusters.dendrogram(self.distance)
+
 
 @entry
-def hellinger_matrix(plays_a: Sequence[Play], plays_b: Sequence[Play]) -> HellingerMatrix:
-    """Compare every play of one list with every play of another.
+def hellinger_matrix(plays_a: Sequence[Play], plays_b: Sequence[Play] | None = None) -> HellingerMatrix:
+    """Compare every play of one list with every play of another, or of one list with each other.
 
     >>> bp.hellinger_matrix([game.play(x) for x in images], [game.play(y) for y in others]).distance
+    >>> bp.hellinger_matrix([game.play(x) for x in images]).medoids(2).labels
 
     Node by node: a play's kernel is made where it is missing, serves all pairs, and is forgotten, so that kernels
-    of one node are held at a time. Plays keep those that they have; `play.release()` drops them beforehand.
+    of one node are held at a time. Plays keep those that they have; `play.release()` drops them beforehand. Of one
+    list each pair is walked once.
     """
-    if not plays_a or not plays_b:
+    columns = plays_a if plays_b is None else plays_b
+    if not plays_a or not columns:
         raise InputError("hellinger_matrix needs at least one play on each side.")
-    for play in (*plays_a, *plays_b):
+    for play in (*plays_a, *columns):
         check_play(play, "hellinger_matrix takes two lists of plays")
-    for play in (*plays_a, *plays_b):
+    for play in (*plays_a, *columns):
         check_comparable(plays_a[0], play)
+    shape = len(plays_a), len(columns)
+    cells = [(i, j) for i in range(shape[0]) for j in range(shape[1]) if plays_b is not None or i <= j]
     with torch.inference_mode(False), torch.no_grad():
-        pairs = _sweep(plays_a, plays_b)
-    shape = (len(plays_a), len(plays_b), -1)
+        found = dict(zip(cells, _sweep([(plays_a[i], columns[j]) for i, j in cells]), strict=True))
+    every = [found[i, j] if (i, j) in found else found[j, i] for i in range(shape[0]) for j in range(shape[1])]
     tensors = {
-        name: torch.stack([getattr(c, name) for c in pairs]).view(shape)
+        name: torch.stack([getattr(c, name) for c in every]).view(*shape, -1)
         for name in ("distance", "bc", "surviving", "cemetery_overlap")
     }
     return HellingerMatrix(**{k: t[..., 0] if t.shape[-1] == 1 else t for k, t in tensors.items()})
 
 
-def _sweep(plays_a: Sequence[Play], plays_b: Sequence[Play]) -> list[Comparison]:
+def _sweep(wanted: Sequence[tuple[Play, Play]]) -> list[Comparison]:
     """All walks and all pairs in one run of the backward loop."""
-    plays = {id(p): p for p in (*plays_a, *plays_b)}
+    plays = {id(p): p for pair in wanted for p in pair}
     kernels = _Kernels(list(plays.values()))
     walks = {key: _own_walk(play, kernels) for key, play in plays.items()}
-    pairs = [(a, b, _overlap(a, b, kernels)) for a in plays_a for b in plays_b]
+    pairs = [(a, b, _overlap(a, b, kernels)) for a, b in wanted]
     unknown = [w for key, w in walks.items() if not plays[key].knows(WALK)]
     run(*unknown, *(overlap for _, _, overlap in pairs), done=kernels.forget)
     ends = {key: Ends.of(walk.passed.arrive(), plays[key]) for key, walk in walks.items()}
