@@ -50,9 +50,7 @@ def relative_entropy(plays: TwoPlays) -> Tensor:
             continue
         own, other = plays.kernels(node)
         rows = own.divergence(other)
-        more, lacking = (
-            Mass(mass.value * part.to(mass.value), mass.exponent, mass.layout).total()
-            for part in (rows.nats, rows.parted)
-        )
+        more = Mass(mass.value * rows.nats.to(mass.value), mass.exponent, mass.layout).total()
+        lacking = mass.layout.sum((mass.value * rows.parted.to(mass.value) > 0).double())  # however little mass it is
         nats, parted = nats + more, parted + lacking
     return torch.where(parted > 0, math.inf, nats.clamp(min=0))
