@@ -7,11 +7,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from backplay.cli import bench, demo, explain, inspect, methods, models, zoo
+from backplay.cli import bench, demo, explain, inspect, methods, models, sanity, zoo
 from backplay.cli.parser import Parser, add_json, parse
 from backplay.errors import BackplayError
 
-COMMANDS = (demo, explain, methods, models, inspect, zoo, bench)
+COMMANDS = (demo, explain, methods, models, inspect, zoo, bench, sanity)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -53,11 +54,11 @@ class Trial:
     count: int = 0  # rounds or pairs
     sigmas: tuple[float, ...] = ()
 
-    def metrics(self, index: int) -> tuple[str, ...]:
-        """What is measured of a sample: `sg.distance`, `gradient.spearman`, …."""
+    def metrics(self, index: int, fitting: Sequence[str]) -> tuple[str, ...]:
+        """What is measured of a sample: `sg.distance`, `gradient.spearman`, …; maps of the methods that fit alone."""
         wanted = [name for name in self.readouts if index < self.limits.get(name, index + 1)]
         walks = [f"{game}.{name}" for game in self.games for name in wanted]
-        return (*walks, *(f"{label}.{name}" for label in self.methods for name in MAP_READOUTS))
+        return (*walks, *(f"{label}.{name}" for label in self.methods if label in fitting for name in MAP_READOUTS))
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _trial(item: Item) -> Trial:
     which = keys["which"].choice(("all", "weights")) if "which" in keys else _WHICH.get(kind, "all")
     return Trial(
         kind=kind,
-        name=keys["name"].text() if "name" in keys else kind,
+        name=_name(keys["name"]) if "name" in keys else kind,
         games=_several(keys, "games", list(GAMES)) or tuple(GAMES),
         readouts=(*USUAL, *further),
         limits=_limits(keys["limits"]) if "limits" in keys else {},
@@ -128,6 +129,13 @@ def _trial(item: Item) -> Trial:
         count=whole(keys, "rounds", 1, 500) if kind == "double-random" else whole(keys, "pairs", 1, 200),
         sigmas=_sigmas(keys["sigmas"]) if "sigmas" in keys else SIGMAS,
     )
+
+
+def _name(item: Item) -> str:
+    found = item.text()
+    if not re.fullmatch(r"[\w.-]+", found):
+        raise item.error(f"{found!r} is no name of a file; use letters, digits, '-', '_' and '.'.")
+    return found
 
 
 _WHICH = {"double-random": "weights"}  # as the paper has it

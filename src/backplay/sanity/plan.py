@@ -11,16 +11,18 @@ from backplay.sanity.config import SanityConfig, Trial
 
 SPLIT = "test"
 
-Layers = Mapping[str, Mapping[str, Sequence[str]]]  # network -> "all" or "weights" -> names, output to input
+# network -> "all" or "weights": its layers from the output to the input; "fits": the methods, by label, that fit it
+Known = Mapping[str, Mapping[str, Sequence[str]]]
 
 
-def jobs(config: SanityConfig, layers: Layers, labels: Sequence[int]) -> list[Job]:
+def jobs(config: SanityConfig, known: Known, labels: Sequence[int]) -> list[Job]:
     """Everything that a run measures, network by network: a worker keeps one as long as it can."""
     found: list[Job] = []
     for place, network in enumerate(config.networks):
         for trial in config.trials:
-            for cell, count in _cells(config, trial, place, layers[network.name][trial.which], labels):
-                found += [Job(cell, index, trial.metrics(index)) for index in range(count)]
+            own = known[network.name]
+            for cell, count in _cells(config, trial, place, own[trial.which], labels):
+                found += [Job(cell, index, trial.metrics(index, own["fits"])) for index in range(count)]
     return found
 
 

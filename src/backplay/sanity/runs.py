@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,17 +13,16 @@ import backplay as bp
 from backplay import models
 from backplay.bench.data import open_data
 from backplay.bench.engines import start
+from backplay.bench.plan import fitting
 from backplay.bench.progress import RunProgress
-from backplay.bench.runs import Summary, session_of, work_off
+from backplay.bench.runs import NETWORKS, Summary, session_of, work_off
 from backplay.bench.sources import Contender
 from backplay.bench.store import Store, write_whole
 from backplay.errors import InputError
 from backplay.sanity.config import SanityConfig
-from backplay.sanity.plan import SPLIT, Layers, jobs
+from backplay.sanity.plan import SPLIT, Known, jobs
 from backplay.sanity.randomise import layers
 from backplay.sanity.work import SanityOrder
-
-LAYERS = "layers.json"  # what a cascade draws anew, step by step, so that figures need no network
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
     labels = [data.target(SPLIT, index) for index in range(data.size(SPLIT))]
     progress = RunProgress(tell)
     with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
-        wanted = jobs(config, _layers(config, out), labels)
+        wanted = jobs(config, _known(config, out), labels)
         if not wanted:
             raise InputError("the config asks for nothing: none of its steps is a step of one of its networks.")
         machine = start(_order(config), engine, workers, address)
@@ -58,19 +58,25 @@ def _order(config: SanityConfig) -> SanityOrder:
     return SanityOrder(networks, config.data, config.seed, config.threads, {t.name: t for t in config.trials})
 
 
-def _layers(config: SanityConfig, out: Path) -> Layers:
-    """The layers of each network, found once and kept in the folder."""
-    kept = out / LAYERS
+def _known(config: SanityConfig, out: Path) -> Known:
+    """The layers of each network and the methods that fit it, found once and kept in the folder."""
+    kept = out / NETWORKS
     if not kept.exists():
-        found = {network.name: _named(network) for network in config.networks}
-        write_whole(kept, json.dumps(found, indent=1).encode())
+        found = {network.name: _asked(network, config) for network in config.networks}
+        write_whole(kept, json.dumps(found, indent=1, ensure_ascii=False).encode())
     return json.loads(kept.read_text())
 
 
-def _named(network: Contender) -> dict[str, list[str]]:
+def _asked(network: Contender, config: SanityConfig) -> dict[str, Any]:
     loaded = models.load(network.load, network.weights)
     captured = bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
+    fits = fitting(network, captured)
+    methods = {label: found for trial in config.trials for label, found in trial.methods.items()}
     return {
         "all": [layer.name for layer in layers(captured)],
         "weights": [layer.name for layer in layers(captured, which="weights")],
+        "fits": [
+            label for label, (name, params) in methods.items() if name in fits.fits and fits.points(name, [params])
+        ],
+        "refused": {label: fits.refused[name] for label, (name, _) in methods.items() if name in fits.refused},
     }

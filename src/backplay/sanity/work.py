@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class SanityOrder:
 
 
 class SanityWorker(Worker):
-    """Keeps the network, captured, and another one at hand: its randomised copy, or the one that it is compared with."""
+    """Keeps the captured network and another one at hand: a copy drawn anew, or the one that it is compared with."""
 
     def __init__(self, order: SanityOrder) -> None:
         super().__init__(order.networks, order.data, order.threads)
@@ -94,6 +94,8 @@ class SanityWorker(Worker):
         pairs = {game: (play, play if step == 0 else played(other, game, x, aim)) for game, play in plays.items()}
         found = _numbers(Compared(**meet(pairs, further)), trial.games, further)
         for label, (method, params) in trial.methods.items():
+            if f"{label}.spearman" not in job.metrics:  # it does not fit the network
+                continue
             maps = [bp.Explainer(side, method, **params).attribute(x, aim) for side in (network, other)]
             found |= {f"{label}.{kind}": float(measure(maps[0], maps[1])) for kind, measure in SIMILARITY.items()}
         return name, found
