@@ -34,9 +34,9 @@ experiments:
     methods: [gradient, rollout, {method: rg, params: {tau: 0.5, attention_risk: -1, input_variance: 1}}]
     further: [ordinary, bound, floor, permuted]
     limits: {permuted: 1, bound: 2}
-  - {kind: correlation, name: ranks, steps: ["1", 99], which: weights, methods: [gradient]}
+  - {kind: correlation, name: ranks, steps: [last, "5", 99], which: weights, methods: [gradient]}
   - {kind: double-random, rounds: 3}
-  - {kind: input-noise, sigmas: [0.1, 0.5]}
+  - {kind: input-noise, images: 5, sigmas: [0.1, 0.5]}
   - {kind: separability, pairs: 2, games: [rg]}
   - {kind: distances, further: [permuted], limits: {permuted: 1}}
 """
@@ -94,7 +94,7 @@ def test_rows_are_what_the_library_gives(done, home):
         assert same(found["toy", "double-random", "", r.number, "sg.distance"], r.distance["sg"])
         assert same(found["toy", "double-random", "", r.number, "rg.surviving"], r.surviving["rg"])
     for level in input_noise(model, x, sigmas=(0.1, 0.5), seed=3):
-        for k in range(12):
+        for k in range(5):
             assert same(found["toy", "input-noise", level.sigma, k, "sg.distance"], level.distance["sg"][k])
     for pair in separability(model, x, batch.target, pairs=2, games=["rg"], seed=3):
         assert same(found["toy", "separability", pair.kind, pair.number, "rg.distance"], pair.distance["rg"])
@@ -110,9 +110,10 @@ def test_what_is_measured_where(done):
     assert {key[3] for key in found if key[4] == "rg.bound"} == {0, 1}
     labels = {key[4].rpartition(".")[0] for key in found if key[1] == "cascade"}
     assert labels == {"sg", "rg", "gradient"}  # no attention: neither rollout nor its risk
-    assert {key[2] for key in found if key[1] == "ranks"} == {2}  # layer "1" is drawn second
+    assert {key[2] for key in found if key[1] == "ranks"} == {1, 2}  # layer "5", then the last one
     assert {key[2] for key in found if key[1] == "cascade"} == {0, 1, 2}
     assert {key[0] for key in found if key[1] == "distances"} == {"toy"}
+    assert {key[3] for key in found if key[1] == "input-noise"} == set(range(5))
 
 
 def test_nothing_is_computed_twice(done, home):
@@ -137,7 +138,9 @@ def test_tables(done):
     kinds = ["intraclass", "interclass", "clean-random", "random-random"]
     assert [labels[1] for labels, _ in pairs.rows] == kinds * 2
     ranks = built["Spearman correlations across images (ranks) on zoo"]
-    assert len(ranks.rows) == 8 and len(ranks.columns) == 6  # four readouts of walks, two of maps
+    assert (
+        len(ranks.rows) == 16 and len(ranks.columns) == 6
+    )  # two networks and steps, four readouts of walks, two of maps
     assert all(math.isnan(numbers[k % 4].value) for k, (_, numbers) in enumerate(ranks.rows))  # with itself
     maps = built["maps at the last step (cascade) on zoo"]
     assert [labels for labels, _ in maps.rows[:1]] == [("toy", "gradient")]

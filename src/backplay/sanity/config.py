@@ -30,12 +30,12 @@ from backplay.sanity.walks import GAMES, READOUTS, USUAL
 KINDS = ("cascade", "correlation", "double-random", "input-noise", "separability", "distances")
 MAP_READOUTS = ("spearman", "hog")
 _OWN = {  # keys of a kind beside those that all have
-    "cascade": ("steps", "which", "methods"),
-    "correlation": ("steps", "which", "methods"),
+    "cascade": ("images", "steps", "which", "methods"),
+    "correlation": ("images", "steps", "which", "methods"),
     "double-random": ("rounds", "which"),
-    "input-noise": ("sigmas",),
+    "input-noise": ("images", "sigmas"),
     "separability": ("pairs",),
-    "distances": (),
+    "distances": ("images",),
 }
 
 
@@ -52,6 +52,7 @@ class Trial:
     which: Which = "all"
     steps: tuple[int | str, ...] | None = None  # numbers or layers; None: all; −1: the last one
     count: int = 0  # rounds or pairs
+    images: int | None = None  # only so many, the first ones; None: all of the split
     sigmas: tuple[float, ...] = ()
 
     def metrics(self, index: int, fitting: Sequence[str]) -> tuple[str, ...]:
@@ -127,6 +128,7 @@ def _trial(item: Item) -> Trial:
         which=cast("Which", which),
         steps=_steps(keys["steps"]) if "steps" in keys else ((-1,) if kind == "correlation" else None),
         count=whole(keys, "rounds", 1, 500) if kind == "double-random" else whole(keys, "pairs", 1, 200),
+        images=keys["images"].whole(1) if "images" in keys else None,
         sigmas=_sigmas(keys["sigmas"]) if "sigmas" in keys else SIGMAS,
     )
 
@@ -173,7 +175,8 @@ def _steps(item: Item) -> tuple[int | str, ...] | None:
         return {"all": None, "last": (-1,)}[item.choice(("all", "last"))]
     found: list[int | str] = []
     for inner in item.items():
-        found.append(inner.text() if isinstance(inner.plain, str) else inner.whole(0))
+        named = isinstance(inner.plain, str)
+        found.append((-1 if inner.plain == "last" else inner.text()) if named else inner.whole(0))
     return tuple(found)
 
 

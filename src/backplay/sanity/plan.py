@@ -30,7 +30,8 @@ def _cells(
     config: SanityConfig, trial: Trial, place: int, layers: Sequence[str], labels: Sequence[int]
 ) -> Iterator[tuple[TableCell, int]]:
     """The cells of an experiment on one network, each with its number of samples."""
-    name, images = config.networks[place].name, len(labels)
+    name = config.networks[place].name
+    images = len(labels) if trial.images is None else min(len(labels), trial.images)
 
     def cell(**params: object) -> TableCell:
         return TableCell(name, config.data["name"], SPLIT, trial.name, canonical(params))
