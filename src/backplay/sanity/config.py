@@ -55,10 +55,13 @@ class Trial:
     images: int | None = None  # only so many, the first ones; None: all of the split
     sigmas: tuple[float, ...] = ()
 
+    def walks(self) -> list[str]:
+        """What walks are asked: `sg.distance`, …; the floor is of the Stopping Game alone (rem:adf-cemetery-floor)."""
+        return [f"{game}.{name}" for game in self.games for name in self.readouts if name != "floor" or game == "sg"]
+
     def metrics(self, index: int, fitting: Sequence[str]) -> tuple[str, ...]:
         """What is measured of a sample: `sg.distance`, `gradient.spearman`, …; maps of the methods that fit alone."""
-        wanted = [name for name in self.readouts if index < self.limits.get(name, index + 1)]
-        walks = [f"{game}.{name}" for game in self.games for name in wanted]
+        walks = [m for m in self.walks() if index < self.limits.get(m.rpartition(".")[2], index + 1)]
         return (*walks, *(f"{label}.{name}" for label in self.methods if label in fitting for name in MAP_READOUTS))
 
 

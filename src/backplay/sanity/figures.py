@@ -26,6 +26,7 @@ COLOURS = {"sg": MINUS, "rg": PLUS}
 STYLES = {"distance": "-", "surviving": ":", "permuted": "-.", "floor": "--", "ordinary": "-", "bound": "--"}
 PANEL, HEIGHT, SIZE = 2.6, 2.1, 7.0  # inches a panel, points of letters
 _LABELS = 12  # layers that are named
+_CLOSE = 0.035  # of the axis: names of lines nearer than this would lie on each other
 _PALETTE = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666")
 
 
@@ -72,7 +73,7 @@ def cascade_figure(results: Results, trial: Trial) -> Figure:
             row[column].set_xticks([])
     axes[0][0].set_ylabel("distance of walks", fontsize=SIZE)
     if theory:
-        axes[1][0].set_ylabel("overlap that arrives", fontsize=SIZE)
+        axes[1][0].set_ylabel("BC_ord, overlap that arrives", fontsize=SIZE)
     _legend(figure, [row[-1] for row in axes])
     return figure
 
@@ -152,6 +153,8 @@ def _curves(
         for name in readouts:
             found = [results.spread(cell, f"{game}.{name}") for cell in cells]
             values = [math.nan if s is None else s.std if deviation else s.mean for s in found]
+            if name == "floor" and not any(value > 0 for value in values):
+                continue  # no gate closes: it says nothing
             _line(axes, [c.given[key] for c in cells], values, STYLES[name], COLOURS[game], _title(game, name))
 
 
@@ -179,16 +182,30 @@ def _references(results: Results, network: str, axes: Axes) -> None:
 
 
 def _pairs(results: Results, network: str, axes: Axes) -> None:
-    """`H` of pairs of inputs, as thin dashed lines with their names."""
+    """`H` of pairs of inputs, as thin dashed lines; names of lines that lie close together share a place."""
     for trial in results.trials("separability"):
-        for cell in results.cells(trial, network):
-            for game in trial.games:
-                found = results.spread(cell, f"{game}.distance")
-                if found is not None:
-                    axes.axhline(found.mean, color=COLOURS[game], lw=0.6, ls="--", alpha=0.7)
-                    place = 0.02 if game == "sg" else 0.52
-                    axes.text(place, found.mean, cell.given["pair"], fontsize=SIZE * 0.7, color=COLOURS[game],
-                              va="bottom", transform=axes.get_yaxis_transform())  # fmt: skip
+        for game in trial.games:
+            found = [(results.spread(c, f"{game}.distance"), c.given["pair"]) for c in results.cells(trial, network)]
+            lines = sorted((spread.mean, name) for spread, name in found if spread is not None)
+            groups: list[list[tuple[float, str]]] = []
+            for line in lines:
+                axes.axhline(line[0], color=COLOURS[game], lw=0.6, ls="--", alpha=0.7)
+                if groups and line[0] - groups[-1][-1][0] < _CLOSE:
+                    groups[-1].append(line)
+                else:
+                    groups.append([line])
+            for group in groups:
+                top = group[-1][0]
+                axes.text(
+                    0.02 if game == "sg" else 0.98,
+                    top if top < 1 - _CLOSE else group[0][0] - 0.005,
+                    ", ".join(name for _, name in group),
+                    fontsize=SIZE * 0.7,
+                    color=COLOURS[game],
+                    ha="left" if game == "sg" else "right",
+                    va="bottom" if top < 1 - _CLOSE else "top",
+                    transform=axes.get_yaxis_transform(),
+                )
 
 
 def _steps(results: Results, trial: Trial, network: str, axes: Axes) -> None:

@@ -95,7 +95,7 @@ def _number(results: Results, cell: TableCell, metric: str) -> Number:
 
 def _walks(results: Results, trial: Trial, head: str) -> SanityTable:
     """Mean and deviation of every readout of the walks, line by line."""
-    metrics = [f"{game}.{name}" for game in trial.games for name in trial.readouts]
+    metrics = trial.walks()
     table = SanityTable(
         _titled(results, trial, "walks"),
         ("Network", head),
@@ -150,7 +150,7 @@ def _matrices(results: Results, trial: Trial) -> list[SanityTable]:
     """Networks beside each other, a table for each game and readout."""
     names = [network.name for network in results.config.networks]
     found: list[SanityTable] = []
-    for metric in [f"{game}.{name}" for game in trial.games for name in trial.readouts]:
+    for metric in trial.walks():
         table = SanityTable(_titled(results, trial, _metric_title(metric)), ("Network",), tuple(names))
         entries = matrix_of(results, trial, metric)
         table.rows = [
