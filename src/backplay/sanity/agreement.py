@@ -29,6 +29,7 @@ def readouts_of(step: Step) -> dict[str, Tensor]:
 def rank_correlations(readouts: Mapping[str, Tensor | Sequence[float]]) -> Tensor:
     """(n, n) Spearman correlations across the images of `n` readouts with one number an image (tab:per-image-corr).
 
+    >>> step = list(bp.sanity.cascade(model, x, method=["rg", "gradient"]))[2]
     >>> bp.sanity.rank_correlations(bp.sanity.readouts_of(step))
 
     Images on which one of two readouts is NaN do not count for that pair; NaN where fewer than two are left or where a

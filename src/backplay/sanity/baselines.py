@@ -47,7 +47,7 @@ def double_random(
 ) -> Iterator[Round]:
     """Round after round two fresh copies of a network on an image drawn by lot (sec:lmp-rand-double-random).
 
-    >>> found = torch.cat([r.distance["sg"] for r in bp.sanity.double_random(model, x, labels, rounds=20)])
+    >>> found = torch.cat([r.distance["sg"] for r in bp.sanity.double_random(model, x, rounds=4)])
     >>> found.mean(), found.std()
 
     With `which="weights"`, as in the paper, norms and biases stay as they were learned.
@@ -176,6 +176,9 @@ def separability(
     seed: int = 0,
 ) -> Iterator[InputPair]:
     """Pairs of one class, of two classes, of an image and noise, of noise and noise (tab:hellinger-input-random).
+
+    >>> for pair in bp.sanity.separability(model, torch.cat([x, y, x]), [0, 1, 0], pairs=2):
+    ...     print(pair.kind, pair.images, pair.distance["sg"])
 
     Both sides are asked about the class that the network finds in the first of them: walks that start at different
     classes share nothing, whatever the inputs are. Every image is paired with noise once.

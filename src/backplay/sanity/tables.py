@@ -30,7 +30,7 @@ TITLES = {
 
 
 @dataclass
-class Number:
+class Shown:
     """One entry: a mean with its deviation, or a correlation."""
 
     value: float
@@ -55,9 +55,7 @@ class SanityTable:
     title: str
     first: tuple[str, ...]  # heads of the columns that name a row
     columns: tuple[str, ...]
-    rows: list[tuple[tuple[str, ...], list[Number]]] = field(
-        default_factory=list["tuple[tuple[str, ...], list[Number]]"]
-    )
+    rows: list[tuple[tuple[str, ...], list[Shown]]] = field(default_factory=list["tuple[tuple[str, ...], list[Shown]]"])
     notes: list[str] = field(default_factory=list[str])
 
 
@@ -88,9 +86,9 @@ def _metric_title(metric: str) -> str:
     return f"{label.upper() if label in ('sg', 'rg') else label} {TITLES[readout]}"
 
 
-def _number(results: Results, cell: TableCell, metric: str) -> Number:
+def _number(results: Results, cell: TableCell, metric: str) -> Shown:
     found = results.spread(cell, metric)
-    return Number(math.nan, 0.0) if found is None else Number(found.mean, found.std, found.count)
+    return Shown(math.nan, 0.0) if found is None else Shown(found.mean, found.std, found.count)
 
 
 def _walks(results: Results, trial: Trial, head: str) -> SanityTable:
@@ -140,7 +138,7 @@ def _correlations(results: Results, trial: Trial) -> SanityTable:
             columns = {metric: [values.get(k, math.nan) for k in images] for metric, values in found.items()}
             matrix = rank_correlations(columns).tolist()
             for k, name in enumerate(titles[: len(walks)]):
-                row = [Number(math.nan if j == k else value, count=len(images)) for j, value in enumerate(matrix[k])]
+                row = [Shown(math.nan if j == k else value, count=len(images)) for j, value in enumerate(matrix[k])]
                 table.rows.append(((network, label_of(cell), name), row))
             table.notes.append(f"{network}, step {label_of(cell)}: {len(images)} images")
     return table
@@ -154,15 +152,15 @@ def _matrices(results: Results, trial: Trial) -> list[SanityTable]:
         table = SanityTable(_titled(results, trial, _metric_title(metric)), ("Network",), tuple(names))
         entries = matrix_of(results, trial, metric)
         table.rows = [
-            ((name,), [entries.get((name, other), Number(math.nan, 0.0)) for other in names]) for name in names
+            ((name,), [entries.get((name, other), Shown(math.nan, 0.0)) for other in names]) for name in names
         ]
         found.append(table)
     return found
 
 
-def matrix_of(results: Results, trial: Trial, metric: str) -> dict[tuple[str, str], Number]:
+def matrix_of(results: Results, trial: Trial, metric: str) -> dict[tuple[str, str], Shown]:
     """Both halves of a matrix of distances; a network from itself is not measured."""
-    found: dict[tuple[str, str], Number] = {}
+    found: dict[tuple[str, str], Shown] = {}
     for network in results.networks(trial):
         for cell in results.cells(trial, network):
             other = str(cell.given["other"])
@@ -211,7 +209,7 @@ def _latex(tables: Sequence[SanityTable]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _latex_number(number: Number) -> str:
+def _latex_number(number: Shown) -> str:
     text = number.text("\\pm")
     return "--" if text == "–" else f"$\\mathbf{{{text}}}$" if number.best else f"${text}$"
 
