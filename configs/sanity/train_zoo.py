@@ -9,7 +9,7 @@ from pathlib import Path
 from backplay.zoo.training import train
 from backplay.zoo.weights import save
 
-SEEDS, STEPS = (0, 1), (30, 150)
+SEEDS, STEPS = (0, 1), (10, 30)
 
 if __name__ == "__main__":
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "out/trained")

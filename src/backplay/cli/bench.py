@@ -97,7 +97,7 @@ def show_tables(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"format": options.format, "text": text})
     else:
-        put(text, options.out)
+        _put(text, options.out)
     return 0
 
 
@@ -114,7 +114,7 @@ def show_rows(options: argparse.Namespace) -> int:
             raise KeywordError("--format parquet needs -o FILE.")
         queries.write_parquet(found, Path(options.out))
     else:
-        put(queries.text(found, options.format), options.out)
+        _put(queries.text(found, options.format), options.out)
     return 0
 
 
@@ -138,7 +138,7 @@ def _prompt(folder: str) -> int:
             print(error, file=sys.stderr)
 
 
-def put(text: str, out: str | None) -> None:
+def _put(text: str, out: str | None) -> None:
     if out is None:
         print(text, end="" if text.endswith("\n") else "\n")
         return

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from backplay.cli.bench import put
+from backplay.cli.bench import _put
 from backplay.cli.output import check_folder, print_json
 from backplay.cli.parser import Commands, Parser, add_command, add_json
 from backplay.errors import KeywordError
@@ -49,7 +49,7 @@ def show_tables(folder: str, form: str, out: str | None, json: bool) -> int:
     if json:
         print_json({"format": form, "text": text})
     else:
-        put(text, out)
+        _put(text, out)
     return 0
 
 
