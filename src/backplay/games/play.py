@@ -148,7 +148,7 @@ class Play(Pictured):
     def ready(self) -> None:
         """A released play makes its kernels from the model it was solved on, or not at all."""
         again = self._released or not self.solved.weights.keeps  # kernels that are not held are made again
-        if again and not self.solved.weights.fresh(self.network.weights().prints):
+        if again and not self.network.is_still(self.solved.weights):
             raise UnsupportedError("the model has changed since this play was solved and let go of it; play again.")
 
     def knows(self, measure: Measure) -> bool:
@@ -316,7 +316,7 @@ class Play(Pictured):
 
     def check_unchanged(self, purpose: str) -> None:
         """Refuse what reads the model itself if that is no longer what the play was solved with (S1)."""
-        if not self.solved.weights.fresh(self.network.weights().prints):
+        if not self.network.is_still(self.solved.weights):
             raise UnsupportedError(f"the model has changed since this play was solved; play again to {purpose}.")
 
     @cached_property

@@ -12,6 +12,7 @@ from torch import Tensor
 from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import agreeing, mean, opposing
+from backplay.network.indicator import all_at_least, inverse
 from backplay.network.nodes import Affine
 
 CANCELLATION = 2.0**-6  # a smaller share of a difference has lost too many digits (S37)
@@ -22,6 +23,16 @@ Streams = tuple[Tensor, Tensor]  # something for the positive stream and for the
 def is_empty(total: Tensor) -> Tensor:
     """Sums of non-negative terms that are 0, or so small that their inverse overflows (S16)."""
     return total < torch.finfo(total.dtype).tiny
+
+
+def none_empty(total: Tensor) -> bool:
+    """Whether no sum is empty."""
+    return all_at_least(total, torch.finfo(total.dtype).tiny)
+
+
+def inverse_of(total: Tensor) -> Tensor:
+    """One over each sum, 0 where it is empty."""
+    return inverse(total, torch.finfo(total.dtype).tiny)
 
 
 def split_contributions(
@@ -140,14 +151,14 @@ class ByWeight(Contributions):
         plus = self.node.map.apply(self.value, self.positive)
         if net is not None:
             minus = plus - net
-            if bool((minus >= CANCELLATION * plus).all()):
+            if all_at_least(minus.sub(plus, alpha=CANCELLATION), 0):
                 return plus, minus
         return plus, self.node.map.apply(self.value, self.negative)
 
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
         shape = self.value.shape
         up = self.node.map.adjoint(on_plus, self.positive, shape)
-        return self.value * (up + self.node.map.adjoint(on_minus, self.negative, shape))
+        return (up + self.node.map.adjoint(on_minus, self.negative, shape)).mul_(self.value)
 
     def push(self, function: Tensor) -> Streams:
         return replace(self, value=self.value * function).sums()
@@ -182,10 +193,9 @@ class ByProduct(Contributions):
         """`Z⁺, Z⁻` as a sum and a difference; None where a difference cancels."""
         total = self.node.map.apply(self.value.abs(), self.magnitude)
         net = self.node.map.apply(self.value, self.weight) if net is None else net
-        # the smaller stream is (total − |net|)/2
-        if not bool((net.abs() <= (1 - 2 * CANCELLATION) * total).all()):
-            return None
-        return (total + net).mul_(0.5), (total - net).mul_(0.5)
+        plus, minus = (total + net).mul_(0.5), (total - net).mul_(0.5)
+        cancels = not all_at_least(torch.minimum(plus, minus).sub_(total, alpha=CANCELLATION), 0)
+        return None if cancels else (plus, minus)
 
     def sums(self) -> Streams:
         return self.differences() or self.exactly().sums()

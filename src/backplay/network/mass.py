@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.network.layout import Layout
+from backplay.network.layout import PLAIN, Layout
 
 _LIMIT = 2.0**40
+_SAMPLED = 256  # entries of a sample
 
 
 @dataclass
@@ -24,12 +25,26 @@ class Mass:
 
     def normalised(self) -> Mass:
         """Bring the largest entry of each sample near 1 where it has drifted far away."""
+        if self._surely_near():
+            return self
         largest = self.layout.amax(self.value.abs())
         drift = (largest > 0) & ((largest > _LIMIT) | (largest < 1 / _LIMIT)) & torch.isfinite(largest)
         if not bool(drift.any()):
             return self
         shift = torch.where(drift, torch.frexp(largest)[1].to(torch.float64), 0.0)
         return Mass(self.times(-shift), self.exponent + shift, self.layout)
+
+    def _surely_near(self) -> bool:
+        """Whether some entries alone show that no sample has drifted: the largest entry is no smaller than theirs.
+
+        It may be larger: what then leaves the range is infinite and stays so, up to the input, where it is seen.
+        """
+        if self.layout != PLAIN or not self.value.is_contiguous():
+            return False
+        some = self.value.view(len(self.value), -1)
+        some = some[:, :: max(1, some.shape[1] // _SAMPLED)]
+        low, high = some.abs().amax(1).aminmax() if some.numel() else (0.0, 0.0)
+        return 1 / _LIMIT <= float(low) and float(high) <= _LIMIT
 
     def times(self, shift: Tensor) -> Tensor:
         """`value · 2^shift`, in two steps so that the factor itself cannot overflow."""
