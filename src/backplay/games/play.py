@@ -75,15 +75,23 @@ class Play(Pictured):
         self._map: Passed | None = None
         if keep:
             self.passed(DIFFERENCE)
-        else:  # a map alone: kernels and values are dropped on the way
-            kernel = lambda node: game.kernel(node, self.solved)  # noqa: E731
-            root = game.map_root(self.aim, self.solved.logits)
-            first = self.root(DIFFERENCE) if root is None else root
-            self._map = pull(network, kernel, self.start, first, DIFFERENCE, keep=False, done=self.solved.forget)
-            if root is None:
-                self._passes[DIFFERENCE] = self._map
+        elif not self._carry(careful=False).finite:
+            self.solved, _ = _solve(game, inputs, target, Shared(network, inputs, network.weights()))
+            self._carry(careful=True)
         masses = (self._map or self._passes[DIFFERENCE]).masses
         check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim)
+
+    def _carry(self, careful: bool) -> Passed:
+        """What a map alone needs: kernels and values are dropped on the way."""
+        kernel = lambda node: self.game.kernel(node, self.solved)  # noqa: E731
+        root = self.game.map_root(self.aim, self.solved.logits)
+        first = self.root(DIFFERENCE) if root is None else root
+        self._map = pull(
+            self.network, kernel, self.start, first, DIFFERENCE, keep=False, done=self.solved.forget, careful=careful
+        )
+        if root is None:
+            self._passes[DIFFERENCE] = self._map
+        return self._map
 
     def __repr__(self) -> str:
         explained = "weights" if self.aim.index is None else f"targets {list_words(self.aim.index.tolist())}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -23,9 +24,14 @@ class StoppingLinear(Kernel):
 
     node: Affine
     weight: Tensor  # W
-    total: Tensor  # γ, broadcastable against the output
+    totals: Callable[[], Tensor]  # gives γ, broadcastable against the output; a map alone does not need it
     shape: torch.Size  # of the operand
     real: Tensor | None = None  # like the operand, 0 on zero padding, which is no predecessor; None: all are real
+
+    @cached_property
+    def total(self) -> Tensor:
+        """`γ`, broadcastable against the output."""
+        return self.totals()
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if not measure.discounted:
@@ -56,7 +62,7 @@ class StoppingLinear(Kernel):
         moves = StoppingLinear(
             node=self.node,
             weight=agreeing(self.weight, other.weight),
-            total=mean(self.total, other.total),
+            totals=lambda: mean(self.total, other.total),
             shape=self.shape,
             real=self.real,
         )

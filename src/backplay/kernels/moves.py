@@ -30,7 +30,8 @@ def moving_kernel(node: Node, values: Values) -> Kernel:
         case Max():
             assert node.winner is not None
             operand = values[node.inputs[0]]
-            return Winner(node.winner(operand), operand.shape)
+            known = values.get(node.place)
+            return Winner(node.winner(operand) if known is None else known, operand.shape)
         case Wire():
             return Relabelling(node, values)
         case _:

@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError, suggestion
 from backplay.network.arguments import Arguments, read_arguments
-from backplay.network.nodes import Input, Node, Ref, forward
+from backplay.network.nodes import Input, Max, Node, Ref, forward
 from backplay.network.precision import SingleScope, in_single, is_half, precision_of
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Constants
@@ -23,7 +23,7 @@ from backplay.network.reading.layouts import lay_out
 from backplay.network.reading.reach import played_on
 from backplay.network.running import EXPORTING, evaluation, logits_of, own_name, with_copied_buffers
 from backplay.network.signature import Signature, substitute
-from backplay.network.weights import Look, Weights, check_finite
+from backplay.network.weights import Snapshot, Weights, refuse_nonfinite
 
 MANY = 16  # samples that run together where memory is no matter
 _LARGE = 24 << 20  # bytes; allocators hand larger blocks back at once, and their pages are cleared again at every use
@@ -125,20 +125,20 @@ class Network:
         """The model's present state; what was prepared from an earlier one is dropped (S1)."""
         tensors = self.tensors()
         with self._lock:
-            if self._weights is None or not self._weights.look.still(tensors):
-                check_finite(tensors)
+            if self._weights is None or not self._weights.snapshot.still(tensors):
+                refuse_nonfinite(tensors)
                 constants = self._constants(tensors)
                 if self._decides_otherwise(constants):
                     raise CaptureError(
                         "the model has changed: constants that decide which factor carries, or whether values are "
                         "negative, are others than when it was captured; capture it again."
                     )
-                self._weights = Weights(Look.at(tensors), constants)
+                self._weights = Weights(Snapshot.at(tensors), constants)
             return self._weights
 
     def is_still(self, weights: Weights) -> bool:
         """Whether the model is in the state that these weights were read in."""
-        return weights.look.still(self.tensors())
+        return weights.snapshot.still(self.tensors())
 
     def outgrown(self) -> bool:
         """Whether constants have changed so that the model would be captured as another graph (S3a, S5)."""
@@ -195,6 +195,8 @@ class Network:
                 waiting[operand] -= 1
                 if waiting[operand] == 0 and operand is not self.output:
                     scope[operand] = None
+            if forgetful and isinstance(node, Max):
+                scope.pop(node.place, None)
 
     def run(self, inputs: Mapping[Any, Any]) -> Tensor:
         """Logits of the captured program."""

@@ -35,7 +35,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """What a look at a model's tensors saw: it tells whether they are as they were, and costs next to nothing (S1).
 
     Every change through torch moves a pointer or a version counter. A change behind the counter, by `.data` or numpy,
@@ -47,9 +47,9 @@ class Look:
     entries: list[Tensor]  # what these held then
 
     @staticmethod
-    def at(tensors: dict[str, Tensor]) -> Look:
+    def at(tensors: dict[str, Tensor]) -> Snapshot:
         views = sorted((_sample(t) for t in tensors.values()), key=_kind)
-        return Look({name: Mark.of(t) for name, t in tensors.items()}, views, _read(views))
+        return Snapshot({name: Mark.of(t) for name, t in tensors.items()}, views, _read(views))
 
     def still(self, tensors: dict[str, Tensor]) -> bool:
         """Whether the tensors are as they were."""
@@ -81,7 +81,7 @@ def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
     return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(some, others, strict=True))
 
 
-def check_finite(tensors: dict[str, Tensor]) -> None:
+def refuse_nonfinite(tensors: dict[str, Tensor]) -> None:
     """NaN or Inf among the tensors of a model is an error (S38); looked for once, when they are prepared."""
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or bool(torch.isfinite(tensor.detach().sum())):
@@ -99,7 +99,7 @@ def check_finite(tensors: dict[str, Tensor]) -> None:
 class Weights:
     """Constants of one state of the model, and what was derived from them."""
 
-    look: Look  # at the model's tensors in that state
+    snapshot: Snapshot  # of the model's tensors in that state
     constants: dict[Any, Any]  # reference of the program -> tensor
     _prepared: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
     _latest: dict[Hashable, tuple[Hashable, Any]] = field(default_factory=dict[Hashable, tuple[Hashable, Any]])
@@ -148,7 +148,7 @@ class Weights:
 
     def copied(self, weight: Tensor) -> Tensor:
         """A weight that shares no memory with the model's tensors: they may change in place."""
-        pointers = {mark.pointer for mark in self.look.marks.values()}
+        pointers = {mark.pointer for mark in self.snapshot.marks.values()}
         shared = weight.untyped_storage().data_ptr() in pointers or weight._base is not None
         return weight.clone() if shared else weight
 
@@ -157,7 +157,7 @@ class Weights:
 
         Fresh memory costs more than the powers that are written to it.
         """
-        return Weights(self.look, self.constants, self._prepared, dict(self._latest), self._lock, set())
+        return Weights(self.snapshot, self.constants, self._prepared, dict(self._latest), self._lock, set())
 
     def nbytes(self) -> int:
         """Memory of the prepared tensors."""
