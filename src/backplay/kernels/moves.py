@@ -47,7 +47,7 @@ class Winner(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         flat = torch.zeros(self.shape.numel(), dtype=mass.dtype, device=mass.device)
-        flat.index_add_(0, self.index.flatten(), mass.flatten())
+        flat.scatter_add_(0, self.index.flatten(), mass.flatten())
         return (flat.view(self.shape),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
