@@ -66,12 +66,20 @@ class Stream(StreamState):
 
     def outside(self) -> Tensor:
         """An empty stream is all outside."""
-        return self.entry * torch.where(is_empty(self.total), 1.0, self.aside / self._denominator())
+        return self.entry * self._ended(self.aside, 1.0)
 
     def leak(self) -> Tensor | None:
         if self.absorbed is None:
             return None
-        return self.entry * torch.where(is_empty(self.total), 0.0, self.absorbed / self._denominator())
+        return self.entry * self._ended(self.absorbed, 0.0)
+
+    def _ended(self, aside: Tensor, empty: float) -> Tensor:
+        """The share of what stands aside on each stream; `empty` where there is nothing else."""
+        share = aside / self._denominator()
+        if none_empty(self.total):
+            return share
+        none = below(self.total, torch.finfo(self.total.dtype).tiny)
+        return share * (1 - none) + empty * none
 
     def causes(self, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
         """What of the mass ends on this stream, by the reason."""
