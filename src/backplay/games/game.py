@@ -205,7 +205,11 @@ class Game(ABC, Generic[M]):
         return z if shift is None else z - self.modes.entropy_bias * shift.to(z.dtype)
 
     def noisy(self, gate: Gate, values: Values) -> Tensor:
-        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-weighted, S21)."""
+        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-defn, eq:noisy-gate-weighted, S21).
+
+        How often `z` plus Gaussian noise of that deviation is positive (rem:noisy-gate-perception,
+        eq:noisy-gate-marginal).
+        """
         z = self.pre_activation(gate, values)
         if self.modes.risk != 0:
             assert values.moments is not None

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Occupation:
-    """Discounted visits of both players (def:occupation): true `Γ± = plus, minus · exp(log_scale)`.
+    """Discounted visits of both players (def:occupation, eq:attribution): true `Γ± = plus, minus · exp(log_scale)`.
 
-    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` from a pass of its own, never from a subtraction (S11).
-    Tensors have the shape of the node's output, scales (B,).
+    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` (eq:routing-Gamma-pair) from a pass of its own, never from a
+    subtraction (S11). Tensors have the shape of the node's output, scales (B,).
     """
 
     plus: Tensor
@@ -210,7 +210,7 @@ class Play(Pictured):
         )
 
     def marginal(self, name: str | Node = "input", log: bool = False) -> Tensor:
-        """Probability that the walk visits each element, tags summed; its logarithm with `log`."""
+        """Probability that the walk visits each element (eq:lmp-alpha), tags summed; its logarithm with `log`."""
         mass = self.mass(name, WALK)
         if not log:
             return mass.plain()

@@ -175,7 +175,7 @@ class RoutingGame(Game[RoutingModes]):
         )
 
     def _stream_values(self, node: Affine, values: Values) -> tuple[Tensor | None, Tensor | None]:
-        """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:routing-linear-value); None where there are none."""
+        """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:soft-bellman, eq:routing-linear-value), or None."""
         one = isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
         if (one and not (isinstance(node, Attention) and node.projection is not None)) or (
             isinstance(node, Attention) and self.modes.attention == "gradient"
@@ -229,11 +229,16 @@ class RoutingGame(Game[RoutingModes]):
         return None if aim.index is not None or self.modes.output == "one" else aim.relevance(logits)
 
     def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
+        """`Γ₊ − Γ₋` follows the recursion of αβ-LRP (eq:lrp-recovery, eq:lrp-eps-recovery); here come its units.
+
+        Relevance is seeded with the logit (thm:lrp-recovery, eq:lrp-eps-recursion).
+        """
         if self.modes.output == "one" or play.aim.index is None:  # weights are in the root (S26b)
             return difference
         return difference * play.value.view([-1] + [1] * (difference.ndim - 1))
 
     def _sum(self, node: Sum, values: Values) -> Kernel:
+        """The addition oracle (def:routing-addition); what a sum is worth says prop:routing-addition-val."""
         if self.modes.residual == "uniform":
             return Split((0.5, 0.5))
         left, right = (values.observed[n].abs() for n in node.inputs)
@@ -253,7 +258,10 @@ class RoutingGame(Game[RoutingModes]):
         return (self.modes.epsilon / unit).pow(1 / self.modes.tau).clamp(max=torch.finfo(unit.dtype).max / 4)
 
     def _attention(self, node: Attention, values: Values) -> Kernel:
-        """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23)."""
+        """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23).
+
+        prop:attn-value-policy and, with the oracle's weights as reference, eq:attn-branch-policy.
+        """
         keys = self._keys(node, values)
         absorbed = self._split_bias(self._key_bias(node, values), keys.unit)
         plus, minus = self._streams(keys.sums, self._outside(keys.unit), absorbed)
@@ -295,7 +303,7 @@ class RoutingGame(Game[RoutingModes]):
         return _Keys(weight, (plus, minus), sums, node.layout.spread(scale, sums[0]), contributions, totals)
 
     def _oracle(self, node: Attention, values: Values) -> Tensor:
-        """The oracle's reference policy, averse to uncertain keys if asked (S24)."""
+        """The oracle's reference policy (prop:attn-qk-oracle, eq:attn-qk-policy), averse if asked (S24)."""
         if self.modes.attention_risk == 0 or values.moments is None:  # no moments yet: in a forward pass, S24 is not
             return node.weight(values)
         return averse_weights(node, values, values.moments, self.modes.attention_risk, self.modes.attention_score)

@@ -24,7 +24,8 @@ class ValueRouting(StreamKernel):
     """Composite of mixing and V projection (eq:attn-target-input): one sign split for each output entry.
 
     From an output the walk chooses a key, which leads to a stream state of the V projection, and from there an input of
-    the projection. Mass at those stream states is `Γ^V` (eq:attn-Gamma-V-corollary).
+    the projection. Mass at those stream states is `Γ^V` (eq:attn-Gamma-V-corollary). `A ≥ 0` leaves the signs to the
+    projection (eq:attn-composite-weight), whose streams are `ṽ^σ` and, mixed, `Z^σ` (eq:attn-Z-def).
     """
 
     node: Attention
@@ -48,14 +49,14 @@ class ValueRouting(StreamKernel):
         return self._projected
 
     def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None) -> Tensor:
-        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary)."""
+        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary, eq:attn-target-rule)."""
         states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)))
         if future is not None:
             states = [part * ahead for part, ahead in zip(states, self._ahead(future), strict=True)]
         return states[0] + states[1]
 
     def _at_values(self, on_plus: Tensor, on_minus: Tensor) -> Sequence[Tensor]:
-        """Masses on the two streams, already divided by the denominators, at the projection's stream states."""
+        """Masses on both streams, divided by the denominators, behind the key choice (eq:attn-V-routing-policy-O)."""
         sent: list[Tensor] = []
         for part, value, total in zip((on_plus, on_minus), self.values, self.totals, strict=True):
             keys = self.node.map.adjoint(part, self.weight, value.shape) * value
@@ -63,6 +64,10 @@ class ValueRouting(StreamKernel):
         return sent
 
     def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
+        """From the keys to the inputs (eq:attn-V-routing-policy, eq:attn-target-input-via-V): thm:attn-ab-recovery.
+
+        The difference of both players at the exit is `Γ^X` (eq:attn-Gamma-X), each by eq:attn-Gamma-X-recursion.
+        """
         states = self._at_values(on_plus, on_minus)
         plus, minus = (part / _without_zeros(total) for part, total in zip(states, self.totals, strict=True))
         return (self.projection.exactly() if exact else self.projection).pull(plus, minus)

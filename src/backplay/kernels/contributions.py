@@ -1,4 +1,7 @@
-"""The contributions `c_ij = a_i W_ij` of an affine node, split by sign: what the Routing Game chooses among (S12)."""
+"""The contributions `c_ij = a_i W_ij` of an affine node, split by sign: what the Routing Game chooses among (S12).
+
+Their logarithms are what an action is worth (eq:routing-linear-action, eq:q-value).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Contributions(ABC):
 
     @abstractmethod
     def sums(self) -> Streams:
-        """`Z⁺, Z⁻`, each a sum of non-negative terms, shaped like the output."""
+        """`Z⁺, Z⁻` (eq:routing-sigma-def without ε), each a sum of non-negative terms, shaped like the output."""
 
     @abstractmethod
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:

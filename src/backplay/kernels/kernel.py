@@ -33,7 +33,7 @@ GATES, ZEROS = "shut gates", "zero weights and factors"
 
 @dataclass(frozen=True)
 class Measure:
-    """What a pass carries: discounted or not, the players' difference (`signed`) or their sum."""
+    """What a pass carries: discounted (eq:routing-discount) or not, the players' difference (`signed`) or their sum."""
 
     signed: bool
     discounted: bool
@@ -54,7 +54,10 @@ class Way:
 
 
 class Kernel(ABC):
-    """Transitions from the states of one node to the states of its carriers."""
+    """Transitions from the states of one node to the states of its carriers.
+
+    A state is an element with the player in turn (def:adf-game-states); what ends in † is `lost`.
+    """
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
 

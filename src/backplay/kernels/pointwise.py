@@ -86,6 +86,8 @@ def _sign_at(scale: Tensor, walks: Standing) -> Tensor:
 class Stopping(Kernel):
     """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
 
+    To stop leads to † (eq:adf-kernel-stop).
+
     `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
     """
 
@@ -133,7 +135,10 @@ class Stopping(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Split(Kernel):
-    """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry."""
+    """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry.
+
+    The addition oracle of both games (def:addition-subgame, def:routing-addition).
+    """
 
     shares: Sequence[float | Tensor]  # probability of each operand; they sum to 1
     discounts: Sequence[Tensor] | None = None  # of each operand, 1 if None; a negative one switches players

@@ -24,7 +24,10 @@ class Scores:
     repeats: int = 1  # query heads that share a head of keys, where the operator itself repeats them
 
     def raw(self, query: Tensor, key: Tensor) -> Tensor:
-        """The product itself, of these queries and keys or of what stands in their places."""
+        """The product itself, of these queries and keys or of what stands in their places.
+
+        Times `factor` it is eq:attn-qk-bilinear.
+        """
         if self.repeats > 1:
             key = key.repeat_interleave(self.repeats, -3)
         return torch.einsum(self.equation.text, query, key)
@@ -39,7 +42,10 @@ class Scores:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Attention(Mix):
-    """Attention times Value: `operand` are the values, `weight` the oracle's reference policy."""
+    """Attention times Value (eq:attn-AV-forward): `operand` are the values, `weight` the oracle's reference policy.
+
+    The values come from a projection, if there is one (eq:attn-V-forward).
+    """
 
     projection: Affine | None = None  # the affine node that feeds the values through `wires`
     wires: tuple[Wire, ...] = ()  # from the projection to the values

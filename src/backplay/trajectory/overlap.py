@@ -57,6 +57,7 @@ class TwoPlays:
     def backward(self, watch: Watch | None = None) -> Passed:
         """`β` at the input and in the ends (alg:hellinger-backward).
 
+        Its sum is the overlap of the laws (lem:hellinger-backward-correctness, eq:bc-chain-rule).
         `watch` sees the frontier after every node, from the one that the common root is left at.
         """
         overlap = OverlapPass(self.a, self.b, self.kernels)
@@ -69,7 +70,10 @@ class TwoPlays:
         return overlap.passed.arrive()
 
     def forward(self) -> tuple[Tensor, dict[Node, Mass]]:
-        """(B,) `BC` and `γ`, the overlap to come, at every state (alg:hellinger-forward)."""
+        """(B,) `BC` and `γ`, the overlap to come, at every state (alg:hellinger-forward).
+
+        `γ` at the root is `BC` (lem:hellinger-forward-correctness).
+        """
         start, behind = common_root(self.a, self.b, self.kernels)
         visited = [n for n in self.a.visited() if n not in behind]
         ahead = expect(self.a.network, self.kernel, visited, ones_at_inputs(self.a), ends=True)
@@ -79,7 +83,7 @@ class TwoPlays:
         return total, ahead
 
     def surviving(self) -> Surviving:
-        """The laws given survival, by kernel-side conditioning (thm:conditioned-survival ii, iii)."""
+        """The laws given survival, by conditioned kernels (thm:conditioned-survival ii, iii; eq:conditioned-bc-kernel)."""
         h_a, h_b = survival(self.a), survival(self.b)
         both = {node: _between(h_a[node], h_b[self.twins[node]]) for node in h_a}
         alphas: list[Mass] = []
@@ -143,7 +147,7 @@ _PARTS = "bc", "ordinary", "cemetery", "constant"
 
 
 def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
-    """The backward pass with the prefix curve `BC` behind every affine node (S31)."""
+    """The backward pass with the prefix `BC` behind every affine node (lem:bc-chain-rule, lem:bc-monotone, S31)."""
     curve: list[Growth] = []
 
     def watch(node: Node, passed: Passed) -> None:

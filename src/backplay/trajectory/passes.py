@@ -85,7 +85,7 @@ class MassPass(Pass[Mass]):
 
 @dataclass
 class Losses:
-    """Where walks have ended other than at the input: (B,) float64 each."""
+    """Where walks have ended other than at the input, never to leave (eq:cemetery-absorbing): (B,) float64 each."""
 
     cemetery: Tensor
     constant: Tensor
@@ -120,7 +120,7 @@ class Passed:
 
     @staticmethod
     def starting(node: Node, root: Tensor, counting: bool = True) -> Passed:
-        """Mass `root` at a node: where the walk starts."""
+        """Mass `root` at a node: where the walk starts (eq:lmp-alpha-boundary)."""
         batch = node.layout.batch(root)
         zeros = torch.zeros(batch, dtype=torch.float64, device=root.device)
         masses = {node: Mass(root, zeros, node.layout)}
@@ -141,7 +141,7 @@ class Passed:
 
 
 class KernelPass(MassPass):
-    """Mass carried by kernels; ends of the walk are counted if `passed` counts them."""
+    """Mass carried by kernels (eq:lmp-alpha-recursion); ends of the walk are counted if `passed` counts them."""
 
     def __init__(
         self,
