@@ -185,7 +185,7 @@ def entries() -> dict[str, Entry]:
 
 def _ordered(names: list[str]) -> list[str]:
     """Once each; what is a part of a file before whole files."""
-    return sorted(set(names), key=lambda n: (n.endswith(".py") or n.islower() and "::" not in n, n))
+    return sorted(set(names), key=lambda n: (n.endswith(".py") or (n.islower() and "::" not in n), n))
 
 
 def faults(found: dict[str, Entry]) -> list[str]:
@@ -216,27 +216,32 @@ def _stands(label: str, found: dict[str, Entry]) -> bool:
 def page(found: dict[str, Entry]) -> str:
     """The whole of docs/theory.md."""
     theory = [e for e in found.values() if e.kind not in (*HEADINGS, "tab", "fig")]
-    own = sum(e.cited for e in theory)
     lines = [
         "# From the paper to the code",
         "",
         "<!-- written by docs/make_theory.py: change theory.toml or the source, and run it -->",
         "",
         "Every label of the paper, what it says, the code that carries it out and tests that check it. Names of code",
-        "stand in `backplay`, names of tests in `tests/`; S-numbers are rules of [the specification](specification.md).",
-        "A citation in a docstring, a comment or a test is what counts. Where there is none, the last column says why:",
-        "*see* leads to a label that holds the same or whose statement this one is a part of.",
-        "`python docs/make_theory.py` writes this page, and `tests/test_theory.py` fails where it is out of date or has",
-        "an empty cell that nothing explains.",
+        "stand in `backplay`, names of tests in `tests/`; S-numbers are rules of the",
+        "[specification](specification.md). A citation in a docstring, a comment or a test is what counts. Where there",
+        "is none, the last column says why: *see* leads to a label that holds the same or whose statement this one is",
+        "a part of. `python docs/make_theory.py` writes this page, and `tests/test_theory.py` fails where it is out of",
+        "date or has an empty cell that nothing explains.",
         "",
-        f"Of {len(theory)} definitions, statements and equations, {own} are named by code and tests of their own, "
-        f"{sum(bool(e.see) for e in theory)} are parts or repetitions of those, "
-        f"{sum(bool(e.because) for e in theory)} have a reason beside them.",
+        _counted(theory),
     ]
     for kind, title in KINDS.items():
         lines += ["", f"## {title}", "", "| label | what it says | code | tests | status |", "|---|---|---|---|---|"]
         lines += [_row(e) for e in found.values() if e.kind == kind]
     return "\n".join(lines) + "\n"
+
+
+def _counted(theory: list[Entry]) -> str:
+    own, parts, reasons = (sum(bool(getattr(e, kind)) for e in theory) for kind in ("cited", "see", "because"))
+    return (
+        f"Of {len(theory)} definitions, statements and equations, {own} are named by code and tests of their own, "
+        f"{parts} are parts or repetitions of those, {reasons} have a reason beside them."
+    )
 
 
 def _row(entry: Entry) -> str:

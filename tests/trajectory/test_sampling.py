@@ -15,7 +15,7 @@ from sampled import CASES, Picture, routing_law
 @pytest.mark.parametrize("game, options", GAMES)
 @pytest.mark.parametrize("model, shape", CASES)
 def test_frequencies(model, shape, game, options):
-    """χ² at every node, and the ends; p-values of one fixed seed."""
+    """def:trajectory-distribution: χ² at every node, and the ends; p-values of one fixed seed."""
     model, x = model().double().eval(), torch.randn(shape, dtype=torch.float64)
     play = game(alike(model, x), **options).play(x, 1)
     drawn = play.sample(4000, seed=1)

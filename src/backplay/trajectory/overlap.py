@@ -83,7 +83,7 @@ class TwoPlays:
         return total, ahead
 
     def surviving(self) -> Surviving:
-        """The laws given survival, by conditioned kernels (thm:conditioned-survival ii, iii; eq:conditioned-bc-kernel)."""
+        """The laws given survival, by their kernels (thm:conditioned-survival ii, iii; eq:conditioned-bc-kernel)."""
         h_a, h_b = survival(self.a), survival(self.b)
         both = {node: _between(h_a[node], h_b[self.twins[node]]) for node in h_a}
         alphas: list[Mass] = []

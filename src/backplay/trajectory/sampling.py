@@ -68,7 +68,7 @@ class Trajectories(Pictured):
         return mass.layout.sum(mass.value).log() + mass.log_scale
 
     def expected(self, name: str | Node = "input") -> Tensor:
-        """What `frequencies` tend to, float64: `play.marginal`, or of arriving walks `α h / Z` (eq:conditioned-alpha)."""
+        """What `frequencies` tend to, float64: `play.marginal`, or if they arrive `α h / Z` (eq:conditioned-alpha)."""
         node = self._node(name)
         if not self.arriving:
             return self.play.mass(node, WALK).double().plain()
