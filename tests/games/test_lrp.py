@@ -71,6 +71,26 @@ def test_loop_over_neurons(epsilon):
         assert_near(signed, expected[None], what=f"Γ times the logit at {path}")
 
 
+def test_both_players():
+    """eq:routing-per-state-recursion: a player has `α π₊` of its own mass above and `β π₋` of the other's."""
+    epsilon, alpha, beta = 0.25, 1.5, 0.5
+    model = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    x = torch.randn(1, 6, dtype=torch.float64)
+    play = bp.RoutingGame(alike(model, x), epsilon=epsilon, alpha=alpha, beta=beta).play(x, 1)
+
+    def visits(name):
+        found = play.occupation(name)
+        return [unscaled(v, found.log_scale)[0] for v in (found.plus, found.minus)]
+
+    for above, layer, below in (("4", 4, "3"), ("2", 2, "1"), ("0", 0, "input")):
+        c = model[layer].weight.detach().numpy() * model[:layer](x).detach().numpy()
+        up, down = (part / (part.sum(1, keepdims=True) + epsilon) for part in (np.maximum(c, 0), np.maximum(-c, 0)))
+        (plus, minus), found = visits(above), visits(below)
+        assert_near(found[0], alpha * up.T @ plus + beta * down.T @ minus, what=f"+ at {below}")
+        assert_near(found[1], alpha * up.T @ minus + beta * down.T @ plus, what=f"− at {below}")
+    assert found[1].max() > 1e-3
+
+
 def toy(first_weight=2.0):
     """evidence 4: W1 = 2·ones(3,3) but for its first entry, ReLU, W2 = 3·ones(1,3), no bias."""
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False)).double()

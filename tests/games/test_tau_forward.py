@@ -1,4 +1,4 @@
-"""The exact game at τ ≠ 1 (S19, ablation A3): the players know τ, and so does the forward pass."""
+"""The exact game at τ ≠ 1 (S19, app:abl-tau-forward): the players know τ, and so does the forward pass."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Permuted and rescaled neurons (S33, S34)."""
+"""Permuted and rescaled neurons (sec:model-distance-invariances; S33, S34)."""
 
 import copy
 import itertools

@@ -45,9 +45,10 @@ def drawn(data, dag):
 @examples(25)
 @given(st.data())
 def test_stopping(data):
-    """def:decomposition, eq:stop-relu, eq:adf-astop-recursion at every node, both streams non-negative.
+    """def:decomposition, eq:split-pos, eq:split-neg, eq:stop-relu, eq:adf-astop-recursion at every node, none negative.
 
-    A gate whose value is not c(z)z gives the remainder to the stream of its sign.
+    A GELU lets Φ(z) of both streams through (app:gelu-noisy-gate); a gate whose value is not c(z)z gives the remainder
+    to the stream of its sign.
     """
     build = st.one_of(strategies.dense_dags(MONOTONE), strategies.conv_dags(MONOTONE))
     dag = data.draw(build)

@@ -217,7 +217,7 @@ class Game(ABC, Generic[M]):
         return normal_cdf(z / self.modes.gate_noise)
 
     def averse_forward(self, shared: Shared) -> Values:
-        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (ablation A2)."""
+        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (app:abl-full-risk)."""
 
         def deform(node: Node, values: Values) -> Tensor | None:
             assert values.moments is not None

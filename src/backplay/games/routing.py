@@ -132,7 +132,7 @@ class RoutingGame(Game[RoutingModes]):
         return accurate_tail(gate, values, values.form(gate)) if self._sees_tails() else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
-        """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
+        """Players who know τ (app:abl-tau-forward, S19): affine values are differences of their streams' soft values."""
         tau = self.modes.tau
         if not isinstance(node, Affine):
             return None
@@ -378,7 +378,7 @@ def _net(node: Affine, values: Values) -> Tensor | None:
 
 
 def temper(value: Tensor, layout: Layout, tau: float) -> tuple[Tensor, Tensor | None]:
-    """Observed values to the power `1/τ`, signs kept, after division by the largest of each sample (B,)."""
+    """Observed values to the power `1/τ` (app:routing-temp), signs kept, over the largest of each sample (B,)."""
     if tau == 1:
         return value, None
     scale = layout.amax(value.abs())

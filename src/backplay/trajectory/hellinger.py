@@ -272,7 +272,10 @@ class Hellinger(Pictured, Comparison):
 
     @property
     def total_variation(self) -> tuple[Tensor, Tensor]:
-        """(B,) each: the least and the most that `½ Σ |Π_A − Π_B|` can be, `H²` and `√(1 − BC²) ≤ √2·H`."""
+        """(B,) each: the least and the most that `½ Σ |Π_A − Π_B|` can be, `H²` and `√(1 − BC²) ≤ √2·H`.
+
+        sec:lmp-hellinger-distance.
+        """
         return 1 - self.bc, (1 - self.bc.square()).sqrt()
 
     @cached_property

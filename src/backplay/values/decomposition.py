@@ -268,7 +268,7 @@ def softplus(theta: float) -> tuple[Activation, Deform]:
 
 
 def softplus_forward(theta: float) -> Deform:
-    """The network with ReLU replaced by Softplus(θ)."""
+    """The network with ReLU replaced by Softplus(θ), the value of a soft choice (eq:softplus-soft-value)."""
 
     def deform(node: Node, values: Values) -> Tensor | None:
         form = values.form(node) if isinstance(node, Gate) else None
