@@ -132,7 +132,7 @@ class RoutingGame(Game[RoutingModes]):
         return accurate_tail(gate, values, values.form(gate)) if self._sees_tails() else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
-        """Players who know τ (app:abl-tau-forward, S19): affine values are differences of their streams' soft values."""
+        """Players who know τ (app:abl-tau-forward, S19): affine values are differences of the streams' soft values."""
         tau = self.modes.tau
         if not isinstance(node, Affine):
             return None
