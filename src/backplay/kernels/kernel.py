@@ -57,6 +57,7 @@ class Kernel(ABC):
     """Transitions from the states of one node to the states of its carriers."""
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
+    follows: ClassVar[bool] = False  # whether a state has one move for each carrier: to itself under another name
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
@@ -126,10 +127,6 @@ class Kernel(ABC):
         """Where the masses of both players at a root go, each way by itself."""
         moved = self.pull_players(plus, minus)
         return [Way([p for p, _ in moved], self.lost(plus + minus)), Way([m for _, m in moved], None)]
-
-    def renames(self, mass: Tensor) -> bool:
-        """Whether every state that holds mass has a single move: it is the same state under another name."""
-        return False
 
     # ---------------------------------------------------------------- two plays, and single walks
 

@@ -17,7 +17,7 @@ from backplay.network import Node
 from backplay.network.mass import Mass
 from backplay.network.nodes import Mix
 from backplay.trajectory.passes import KernelPass, Passed, arrived, joined, run
-from backplay.trajectory.roots import OverlapPass, common_root
+from backplay.trajectory.roots import OverlapPass, Root, common_root
 from backplay.trajectory.survival import (
     conditioned,
     expect,
@@ -31,7 +31,7 @@ from backplay.values.powers import root
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-Watch = Callable[[Node, Passed], None]
+Watch = Callable[[Node, Passed, Root], None]
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class TwoPlays:
     def backward(self, watch: Watch | None = None) -> Passed:
         """`β` at the input and in the ends (alg:hellinger-backward).
 
-        `watch` sees the frontier after every node, from the one that the common root is left at.
+        `watch` sees the frontier after every node, and what of the common root has not met yet.
         """
         overlap = OverlapPass(self.a, self.b, self.kernels)
 
         def done(node: Node) -> None:
-            if watch is not None and overlap.root.at is None:
-                watch(node, overlap.passed)
+            if watch is not None:
+                watch(node, overlap.passed, overlap.root)
 
         run(overlap, done=done)
         return overlap.passed.arrive()
@@ -146,10 +146,10 @@ def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
     """The backward pass with the prefix curve `BC` behind every affine node (S31)."""
     curve: list[Growth] = []
 
-    def watch(node: Node, passed: Passed) -> None:
+    def watch(node: Node, passed: Passed, root: Root) -> None:
         if _is_affine(node, plays.a):
             losses = passed.losses
-            ordinary = torch.stack([torch.zeros_like(losses.cemetery), *(m.total() for m in passed.masses.values())])
+            ordinary = torch.stack([root.waiting(), *(m.total() for m in passed.masses.values())])
             parts = ordinary.sum(0), losses.cemetery, losses.constant
             curve.append(Growth(node.name, torch.stack([losses.total(), *ordinary]).sum(0), *parts))
 
