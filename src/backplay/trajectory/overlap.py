@@ -17,7 +17,7 @@ from backplay.network import Node
 from backplay.network.mass import Mass
 from backplay.network.nodes import Mix
 from backplay.trajectory.passes import KernelPass, Passed, arrived, joined, run
-from backplay.trajectory.roots import OverlapPass, Root, common_root
+from backplay.trajectory.roots import OverlapPass, common_root
 from backplay.trajectory.survival import (
     conditioned,
     expect,
@@ -31,7 +31,7 @@ from backplay.values.powers import root
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-Watch = Callable[[Node, Passed, Root], None]
+Watch = Callable[[Node, Passed], None]
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class TwoPlays:
     def backward(self, watch: Watch | None = None) -> Passed:
         """`β` at the input and in the ends (alg:hellinger-backward).
 
-        `watch` sees the frontier after every node, and what of the common root has not met yet.
+        `watch` sees the frontier after every node, from the one at which all of the common root is left.
         """
         overlap = OverlapPass(self.a, self.b, self.kernels)
 
         def done(node: Node) -> None:
-            if watch is not None:
-                watch(node, overlap.passed, overlap.root)
+            if watch is not None and not overlap.root.routes:
+                watch(node, overlap.passed)
 
         run(overlap, done=done)
         return overlap.passed.arrive()
@@ -145,15 +145,17 @@ _PARTS = "bc", "ordinary", "cemetery", "constant"
 def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
     """The backward pass with the prefix curve `BC` behind every affine node (S31)."""
     curve: list[Growth] = []
+    overlap = OverlapPass(plays.a, plays.b, plays.kernels)
 
-    def watch(node: Node, passed: Passed, root: Root) -> None:
+    def watch(node: Node) -> None:
         if _is_affine(node, plays.a):
-            losses = passed.losses
-            ordinary = torch.stack([root.waiting(), *(m.total() for m in passed.masses.values())])
+            losses = overlap.passed.losses
+            ordinary = torch.stack([overlap.root.waiting(), *(m.total() for m in overlap.passed.masses.values())])
             parts = ordinary.sum(0), losses.cemetery, losses.constant
             curve.append(Growth(node.name, torch.stack([losses.total(), *ordinary]).sum(0), *parts))
 
-    return plays.backward(watch), curve
+    run(overlap, done=watch)
+    return overlap.passed.arrive(), curve
 
 
 def _is_affine(node: Node, play: Play) -> bool:
