@@ -201,6 +201,56 @@ def test_value_of_the_attention_oracle(fused):
     assert_near(bp.StoppingGame(model).play(x, 0).values(name).oracle, scores.logsumexp(-1))
 
 
+def stack(depth):
+    """A stack of equal layers, whose payoffs grow by 8 from layer to layer while its values stay about 1."""
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(2, 2, bias=False), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(2, 1, bias=False)).eval()
+    with torch.no_grad():
+        for layer in model[:-1:2]:
+            layer.weight.copy_(torch.tensor([[4.5, -3.5], [-3.5, 4.5]]))
+        model[-1].weight.fill_(1.0)
+    return model
+
+
+def test_payoffs_beyond_the_range_of_float32():
+    """def:adf-recursion with pencil and paper: at (1, 1) both streams of layer n add up to 8ⁿ, and differ by 1.
+
+    60 layers come to e^125, which float32 cannot hold; 400 to e^832, which no float can: that is said.
+    """
+    x = torch.ones(1, 2)
+    model = stack(60)
+    play = bp.StoppingGame(model).play(x, 0)
+    for n in (1, 20, 60):
+        found = play.values(str(2 * n - 2))
+        assert found.plus.dtype == found.value.dtype == F64
+        total = 8.0**n
+        assert_near(found.plus, [[(total + 1) / 2] * 2], 1e-4, what=f"Q̃ of + at layer {n}")
+        assert_near(found.minus, [[(total - 1) / 2] * 2], 1e-4, what=f"Q̃ of − at layer {n}")
+        assert_near(found.value, [[1.0, 1.0]], 1e-5)
+    deep = stack(400)
+    said = refused(lambda: bp.StoppingGame(deep).play(x, 0).values("798"), "'798'", "e^8", "bp.decompose")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.5, 0.3])
+def test_outside_option_beside_tiny_contributions(tau):
+    """eq:routing-linear-value where contributions are 10⁻³⁰ of ε: a stream is worth ℓ(ε), in float32 too."""
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.ReLU(), nn.Linear(2, 2)).eval()
+    x = torch.rand(2, 3) * 1e-30
+    found = bp.RoutingGame(model, tau=tau, epsilon=0.5).play(x, 0).values("0")
+    for stream in (found.plus, found.minus):
+        assert_near(stream, [[math.log(0.5)] * 2] * 2, what="ℓ(ε)")
+    single, double = (
+        bp.RoutingGame(model.to(dtype), tau=tau, epsilon=0.0).play(x.to(dtype), 0).values("0")
+        for dtype in (torch.float32, F64)
+    )
+    for s, d in ((single.plus, double.plus), (single.minus, double.minus)):
+        assert torch.equal(s.isfinite(), d.isfinite())
+        assert_near(s[s.isfinite()], d[d.isfinite()], 1e-5, what="without one")
+
+
 def test_refusals():
     """A name that is not there."""
     model, x = figure()

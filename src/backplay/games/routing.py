@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -168,8 +169,8 @@ class RoutingGame(Game[RoutingModes]):
         return StateValues(
             plus,
             minus,
-            seen[about].log(),
-            seen[node].log(),
+            seen[about].double().log(),
+            seen[node].double().log(),
             continuing(self, node, values),
             oracle_value(node, values),
         )
@@ -182,7 +183,9 @@ class RoutingGame(Game[RoutingModes]):
         ):
             return None, None
         sums, unit = self._stream_sums(node, values)
-        plus, minus = (self.modes.tau * (s + self._outside(unit)).log() + unit.log() for s in sums)
+        tau, scale = self.modes.tau, unit.double().log()
+        outside = (math.log(self.modes.epsilon) if self.modes.epsilon > 0 else -math.inf) - scale  # far from any unit
+        plus, minus = (tau * torch.logaddexp(s.double().log(), outside / tau) + scale for s in sums)
         return plus, minus
 
     def kernel(self, node: Node, values: Values) -> Kernel:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class StateValues:
-    """Values at the states of a node with player + in turn, shaped like its output.
+    """Values at the states of a node with player + in turn, shaped like its output, in float64.
 
     In the Stopping Game (def:adf-recursion, eq:adf-q-bellman) they are payoffs: `plus` and `minus` what either player
     gets if the game goes on (eq:adf-q-cont; to stop pays 0, eq:adf-q-stop), at an input what it pays out
@@ -52,7 +52,7 @@ def decided(node: Node) -> Node:
 
 def continuing(game: Game[Any], node: Node, values: Values) -> Tensor | None:
     """The probability of going on at a gate."""
-    return game.kernel(node, values).push([torch.ones_like(values[node])]) if isinstance(node, Gate) else None
+    return game.kernel(node, values).push([torch.ones_like(values[node])]).double() if isinstance(node, Gate) else None
 
 
 def oracle_value(node: Node, values: Values) -> Tensor | None:
@@ -62,7 +62,7 @@ def oracle_value(node: Node, values: Values) -> Tensor | None:
     scores = _scores(node, values)
     if scores is None or scores.shape != node.weight(values).shape:
         return None
-    return node.queries_first(scores).logsumexp(-1)
+    return node.queries_first(scores).double().logsumexp(-1)
 
 
 def _scores(node: Attention, values: Values) -> Tensor | None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
@@ -151,12 +152,18 @@ class StoppingGame(Game[StoppingModes]):
         )
         about = decided(node)
         pair = Decomposition(values, gated)[about]
-        scale = about.layout.spread(pair.log_scale.exp().to(pair.plus.dtype), pair.plus)
+        scale = about.layout.spread(pair.log_scale.exp(), pair.plus)
+        plus, minus = pair.plus.double() * scale, pair.minus.double() * scale
+        if not bool(torch.isfinite(plus + minus).all()):
+            raise UnsupportedError(
+                f"payoffs at {about.name!r} grow to e^{float(pair.log_scale.max()):.0f}, beyond any float; "
+                "bp.decompose(model, x) gives them with a logarithmic scale."
+            )
         return StateValues(
-            pair.plus * scale,
-            pair.minus * scale,
-            values[about],
-            values[node],
+            plus,
+            minus,
+            values[about].double(),
+            values[node].double(),
             continuing(self, node, values),
             oracle_value(node, values),
         )

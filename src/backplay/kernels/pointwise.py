@@ -20,14 +20,13 @@ from backplay.kernels.kernel import GATES, WALK, Kernel, Measure, switch_players
 class PassThrough(Kernel):
     """One predecessor, player kept, discount 1: diagonals and norms in the Routing Game (S17)."""
 
+    follows: ClassVar[bool] = True
+
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return (mass,)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         return values[0]
-
-    def renames(self, mass: Tensor) -> bool:
-        return True
 
     def geometric(self, other: PassThrough) -> Kernel:
         return self
@@ -43,6 +42,8 @@ class PassThrough(Kernel):
 class Scaling(Kernel):
     """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
 
+    follows: ClassVar[bool] = True
+
     scale: Tensor  # broadcastable against the output
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
@@ -56,9 +57,6 @@ class Scaling(Kernel):
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
-
-    def renames(self, mass: Tensor) -> bool:
-        return not bool((mass * (self.scale == 0)).any())
 
     def geometric(self, other: Scaling) -> Kernel:
         moves = Scaling(agreeing(self.scale.sign(), other.scale.sign()))
@@ -91,6 +89,7 @@ class Stopping(Kernel):
     `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
     """
 
+    follows: ClassVar[bool] = True
     ending: ClassVar[str] = GATES
 
     slope: Tensor  # shaped like the output
@@ -139,6 +138,8 @@ class Split(Kernel):
 
     The addition oracle of both games (def:addition-subgame, def:routing-addition).
     """
+
+    follows: ClassVar[bool] = True
 
     shares: Sequence[float | Tensor]  # probability of each operand; they sum to 1
     discounts: Sequence[Tensor] | None = None  # of each operand, 1 if None; a negative one switches players

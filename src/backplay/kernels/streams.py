@@ -150,7 +150,7 @@ class StreamKernel(Kernel):
     def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:
         """(walks,) a predecessor on a stream, in proportion to its contribution, times the walks' future if any.
 
-        Beside it the state of `crossed` on the way there, as a flat index, −1 without one.
+        Beside it the state that is crossed on the way there, as a flat index for `crossings`, −1 without one.
         """
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -81,19 +81,32 @@ class Attention(Mix):
         order = [c for c in letters if c not in self.axes] + list(self.axes)
         return weight.permute([letters.index(c) for c in order])
 
-    def through(self, x: Tensor, scope: Scope) -> Tensor:
-        """Carry a tensor in the projection's layout to the values' layout."""
+    def through(self, x: Tensor, scope: Scope, to: Node | None = None) -> Tensor:
+        """Carry a tensor in the projection's layout to the values' layout, or only to that of the wire `to`."""
         for wire in self.wires:
             x = wire.move([x], scope)
+            if wire is to:
+                break
         return x
 
-    def back(self, mass: Tensor, scope: Scope, shape: torch.Size) -> Tensor:
-        """Carry mass from the values' layout to the projection's."""
+    def traced(self, places: Tensor, scope: Scope) -> Iterator[tuple[Node, Tensor]]:
+        """Flat places in the values, followed back: each wire with the places in its output, then the projection."""
+        assert self.projection is not None
+        for wire in reversed(self.wires):
+            yield wire, places
+            sources = wire.sources([scope[n].shape for n in wire.inputs], scope, places.device)
+            places = sources.flatten()[places]
+        yield self.projection, places
+
+    def back(self, mass: Tensor, scope: Scope, shape: torch.Size, to: Node | None = None) -> Tensor:
+        """Carry mass from the values' layout to the projection's, of this shape; or only to that of the wire `to`."""
         if not self.wires:
             return mass
         shapes = [shape]
         for wire in self.wires[:-1]:
             shapes.append(wire.move([torch.empty(1, device=mass.device).expand(shapes[-1])], scope).shape)
         for wire, below in zip(reversed(self.wires), reversed(shapes), strict=True):
+            if wire is to:
+                break
             (mass,) = wire.transpose(mass, scope, [below])
         return mass

@@ -58,12 +58,12 @@ class TwoPlays:
         """`β` at the input and in the ends (alg:hellinger-backward).
 
         Its sum is the overlap of the laws (lem:hellinger-backward-correctness, eq:bc-chain-rule).
-        `watch` sees the frontier after every node, from the one that the common root is left at.
+        `watch` sees the frontier after every node, from the one at which all of the common root is left.
         """
         overlap = OverlapPass(self.a, self.b, self.kernels)
 
         def done(node: Node) -> None:
-            if watch is not None and overlap.root.at is None:
+            if watch is not None and not overlap.root.routes:
                 watch(node, overlap.passed)
 
         run(overlap, done=done)
@@ -149,15 +149,17 @@ _PARTS = "bc", "ordinary", "cemetery", "constant"
 def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
     """The backward pass with the prefix `BC` behind every affine node (lem:bc-chain-rule, lem:bc-monotone, S31)."""
     curve: list[Growth] = []
+    overlap = OverlapPass(plays.a, plays.b, plays.kernels)
 
-    def watch(node: Node, passed: Passed) -> None:
+    def watch(node: Node) -> None:
         if _is_affine(node, plays.a):
-            losses = passed.losses
-            ordinary = torch.stack([torch.zeros_like(losses.cemetery), *(m.total() for m in passed.masses.values())])
+            losses = overlap.passed.losses
+            ordinary = torch.stack([overlap.root.waiting(), *(m.total() for m in overlap.passed.masses.values())])
             parts = ordinary.sum(0), losses.cemetery, losses.constant
             curve.append(Growth(node.name, torch.stack([losses.total(), *ordinary]).sum(0), *parts))
 
-    return plays.backward(watch), curve
+    run(overlap, done=watch)
+    return overlap.passed.arrive(), curve
 
 
 def _is_affine(node: Node, play: Play) -> bool:

@@ -206,18 +206,21 @@ def by_input(elements: Tensor, play: Play) -> list[Tensor]:
 
 
 def crossing(play: Play, node: Node, measure: Measure, future: Mapping[Node, Mass] | None = None) -> Mass | None:
-    """What comes through a node's states inside a composite: at a V projection `Γ^V` (eq:attn-Gamma-V-corollary, S23).
+    """What comes through a node's states inside a composite (S23): `Γ^V` (eq:attn-Gamma-V-corollary).
+
+    It stands at a V projection, and on the wires that lead from there to the mixing.
 
     With a `future` at every node, each part times what it may expect of that. None at all other nodes.
     """
     found: Mass | None = None
     masses = play.passed(measure).masses
-    for mixing in (n for n in masses if isinstance(n, Attention) and n.projection is node):
+    for mixing in (n for n in masses if isinstance(n, Attention) and (n.projection is node or node in n.wires)):
         kernel, mass = play.kernel(mixing), masses[mixing]
-        if kernel.crossed is not node or kernel.carriers is None:  # in the Stopping Game the walk stands there
+        if kernel.crossed is None or kernel.carriers is None:  # in the Stopping Game the walk stands there
             continue
         ahead = None if future is None else future[kernel.carriers[0]]
-        through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value)
+        wire = None if kernel.crossed is node else node
+        through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value, wire)
         exponent = mass.exponent if ahead is None else mass.exponent + ahead.exponent
         mass = Mass(through, exponent, node.layout)
         found = mass if found is None else found.plus(mass)

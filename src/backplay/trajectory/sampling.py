@@ -142,9 +142,9 @@ class SamplingPass(Pass[Walkers]):
         step = kernel.draw(Standing(states, self.play.solved[node].shape, self.generator))
         if bool((step.stream != 0).any()):
             self.drawn.streams[node.name] = self._table(walks, step.stream, 0)
-        if kernel.crossed is not None:
-            on = step.between >= 0
-            self.write_down(kernel.crossed, [(walks[on], step.between[on], (players * step.turn)[on])])
+        on = step.between >= 0
+        for crossed, places in kernel.crossings(step.between[on]):
+            self.write_down(crossed, [(walks[on], places, (players * step.turn)[on])])
         for end in (CEMETERY, CONSTANT):
             self.drawn.ends.view(-1)[walks[step.carrier == end]] = end
         for k, operand in enumerate(kernel.carriers or node.carriers):
