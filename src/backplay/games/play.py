@@ -110,7 +110,10 @@ class Play(Pictured):
         return self.aim.node if isinstance(self.aim, Neuron) else self.network.output
 
     def root(self, measure: Measure = WALK) -> Tensor:
-        """Mass at the start (S26b), of logits `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
+        """Mass at the start (S26b), of logits `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign.
+
+        Weights of the other sign start with the other player (rem:starting-player).
+        """
         signed = self.aim.signed(self.value) if measure.discounted else self.aim.walk(self.value)
         return signed if measure.signed else signed.abs()
 

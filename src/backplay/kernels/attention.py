@@ -49,7 +49,7 @@ class ValueRouting(StreamKernel):
         return self._projected
 
     def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
-        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary, eq:attn-target-rule), at V or on a wire behind it."""
+        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary, eq:attn-target-rule), at V or on a wire behind."""
         states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)), wire)
         if future is not None:
             ahead = self._ahead(future)
@@ -75,7 +75,8 @@ class ValueRouting(StreamKernel):
     def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
         """From the keys to the inputs (eq:attn-V-routing-policy, eq:attn-target-input-via-V): thm:attn-ab-recovery.
 
-        The difference of both players at the exit is `Γ^X` (eq:attn-Gamma-X), each by eq:attn-Gamma-X-recursion.
+        In one step this is eq:attn-ab-recovery. The difference of both players at the exit is `Γ^X` (eq:attn-Gamma-X),
+        each by eq:attn-Gamma-X-recursion.
         """
         states = self._at_values(on_plus, on_minus)
         plus, minus = (part / _without_zeros(total) for part, total in zip(states, self.totals, strict=True))

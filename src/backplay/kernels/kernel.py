@@ -39,7 +39,7 @@ class Measure:
     discounted: bool
 
 
-DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋
+DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋, carried by signed discounts (rem:signed-discount-alt)
 TOTAL = Measure(signed=False, discounted=True)  # Γ₊ + Γ₋
 WALK = Measure(signed=False, discounted=False)  # the law Π of the walk (S27), tags summed
 WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # the same, tags subtracted

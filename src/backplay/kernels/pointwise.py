@@ -117,6 +117,7 @@ class Stopping(Kernel):
         return switch_players(self, plus, minus)
 
     def geometric(self, other: Stopping) -> Kernel:
+        """What is open in one play and shut in the other has no overlap (lem:alive-mismatch)."""
         moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
         return Overlap(moves, common_ends(self, other, self.slope))
 

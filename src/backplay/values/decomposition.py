@@ -218,7 +218,8 @@ def _wire(node: Wire, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
 def stopping(node: Gate, below: _Parts, values: Values) -> _Parts:
     """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the part of its sign.
 
-    With the canonical map below it this is eq:adf-astop-recursion: monotone while no gate changes (lem:stop-monotone).
+    With the canonical map below it this is eq:adf-astop-recursion: monotone while no gate changes (lem:stop-monotone),
+    and a sum over paths, by the parity of their negative weights (lem:parity-path).
     """
     form = values.form(node)
     slope = stopping_slope(node, values, form) * form.scale
@@ -231,7 +232,10 @@ def stopped(node: Gate, below: _Parts, values: Values, slope: Tensor) -> _Parts:
 
 
 def mixing(eta: float) -> Activation:
-    """`f_mix` (eq:dc-relu): `η = 1` convex (thm:dc-extreme-conv-conc), `η = 0` its arithmetic dual."""
+    """`f_mix` (eq:dc-relu): `η = 1` convex (thm:dc-extreme-conv-conc), `η = 0` its arithmetic dual.
+
+    That one is not concave (rem:eta-0-concavity).
+    """
 
     def activation(node: Gate, below: _Parts, values: Values) -> _Parts:
         form = values.form(node)
@@ -252,7 +256,8 @@ def mixing(eta: float) -> Activation:
 def softplus(theta: float) -> tuple[Activation, Deform]:
     """`f_soft` (eq:softplus-decomp), and the network with ReLU replaced by Softplus(θ) that it decomposes.
 
-    eq:decomp-recovery-softplus; for the two others eq:decomp-recovery-stop-mix holds.
+    eq:decomp-recovery-softplus; for the two others eq:decomp-recovery-stop-mix holds. Not all slopes of its parts keep
+    their sign (rem:soft-monotone).
     """
 
     def activation(node: Gate, below: _Parts, values: Values) -> _Parts:
