@@ -242,8 +242,8 @@ def page(found: dict[str, Entry]) -> str:
 def _counted(theory: list[Entry]) -> str:
     own, parts, reasons = (sum(bool(getattr(e, kind)) for e in theory) for kind in ("cited", "see", "because"))
     return (
-        f"Of {len(theory)} definitions, statements and equations, {own} are named by code and tests of their own, "
-        f"{parts} are parts or repetitions of those, {reasons} have a reason beside them."
+        f"Of {len(theory)} definitions, statements and equations, {own} are named by code and tests of their own,\n"
+        f"{parts} are parts or repetitions of those, and of {reasons} the last column says why not."
     )
 
 
