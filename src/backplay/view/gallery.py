@@ -107,6 +107,14 @@ def distance() -> Figure:
     return bp.hellinger(clean, cued).plot()
 
 
+def clusters() -> Figure:
+    """Pictures with the tile of their class and with another one, as the network that learned from tiles plays them."""
+    shown = [zoo.images(6, spurious=cue) for cue in (True, "wrong")]
+    x, net = torch.cat([batch.x for batch in shown]), zoo.load("vit", spurious=True)
+    game = bp.RoutingGame(net, epsilon=0.0)
+    return bp.view.clusters(bp.hellinger_matrix([game.play(one[None], 0) for one in x]), x, groups=4, model=net)
+
+
 def moments() -> Figure:
     """Noise on its way through a network."""
     batch = zoo.images(1)
@@ -164,6 +172,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         walks,
         flow,
         distance,
+        clusters,
         noise,
         moments,
         certificate,

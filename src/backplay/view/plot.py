@@ -11,9 +11,11 @@ from backplay.games.play import Play
 from backplay.games.sweep import Sweep
 from backplay.trajectory.certify import Certificate
 from backplay.trajectory.hellinger import Hellinger
+from backplay.trajectory.matrix import HellingerMatrix
 from backplay.trajectory.sampling import Trajectories
 from backplay.values.moments import Moments
 from backplay.view.certificate import certificate
+from backplay.view.clusters import clusters
 from backplay.view.distance import distance
 from backplay.view.moments import moments
 from backplay.view.play import summary
@@ -22,7 +24,7 @@ from backplay.view.walks import walks
 
 
 def plot(drawn: Any, **options: Any) -> Figure:
-    """The picture of a play, of trajectories, of a distance, of a certificate, of a sweep or of moments."""
+    """The picture of a play, of trajectories, of a distance or many, of a certificate, of a sweep or of moments."""
     match drawn:
         case Play():
             return summary(drawn, **options)
@@ -30,6 +32,8 @@ def plot(drawn: Any, **options: Any) -> Figure:
             return walks(drawn, **options)
         case Hellinger():
             return distance(drawn, **options)
+        case HellingerMatrix():
+            return clusters(drawn, **options)
         case Certificate():
             return certificate(drawn, **options)
         case Sweep():
