@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import agreeing, mean, opposing
@@ -260,7 +261,7 @@ class Together(Contributions):
         return _added([term.push(function) for term in self.terms])
 
     def factors(self, side: int) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("a sum of contributions has no single factors")
+        raise UnsupportedError("the overlap of two plays has no factors of its own to draw from; sample either play.")
 
 
 def _log_ratio(a: Tensor, b: Tensor) -> Tensor:

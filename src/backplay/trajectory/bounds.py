@@ -19,6 +19,7 @@ from backplay.errors import KeywordError
 from backplay.kernels.streams import StreamKernel
 from backplay.network.nodes import Affine, Mix
 from backplay.trajectory.comparable import check_comparable
+from backplay.trajectory.curvature import curvature as curvature
 from backplay.trajectory.gates import GateShares
 from backplay.trajectory.overlap import TwoPlays
 

@@ -20,6 +20,7 @@ from backplay.view.heatmap import heatmap
 from backplay.view.moments import moments
 from backplay.view.players import players
 from backplay.view.plot import plot
+from backplay.view.robustness import robustness
 from backplay.view.sweep import sweep
 from backplay.view.tokens import tokens
 from backplay.view.walks import walks
@@ -35,6 +36,7 @@ __all__ = [
     "moments",
     "players",
     "plot",
+    "robustness",
     "sweep",
     "tokens",
     "walks",

@@ -127,6 +127,12 @@ def certificate() -> Figure:
     return bp.certify(bp.RoutingGame(zoo.load("vgg")).play(batch.x, batch.target)).plot()
 
 
+def robustness() -> Figure:
+    """Input noise on networks of softer and softer gates."""
+    batch = zoo.images(1)
+    return bp.robustness(zoo.load("resnet"), batch.x, batch.target, noise=0.05).plot()
+
+
 @picture
 def noise() -> Figure:
     """fig:hellinger-input-noise, on the zoo: distances between a picture's play and that of the same with noise."""
@@ -176,6 +182,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         noise,
         moments,
         certificate,
+        robustness,
     )
 }
 

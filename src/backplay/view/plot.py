@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from backplay.errors import InputTypeError
 from backplay.games.play import Play
+from backplay.games.robustness import Robustness
 from backplay.games.sweep import Sweep
 from backplay.trajectory.certify import Certificate
 from backplay.trajectory.hellinger import Hellinger
@@ -19,12 +20,13 @@ from backplay.view.clusters import clusters
 from backplay.view.distance import distance
 from backplay.view.moments import moments
 from backplay.view.play import summary
+from backplay.view.robustness import robustness
 from backplay.view.sweep import sweep
 from backplay.view.walks import walks
 
 
 def plot(drawn: Any, **options: Any) -> Figure:
-    """The picture of a play, of trajectories, of a distance or many, of a certificate, of a sweep or of moments."""
+    """The picture of a play, of trajectories, of a distance or many, a certificate, a sweep, moments or robustness."""
     match drawn:
         case Play():
             return summary(drawn, **options)
@@ -40,5 +42,7 @@ def plot(drawn: Any, **options: Any) -> Figure:
             return sweep(drawn, **options)
         case Moments():
             return moments(drawn, **options)
+        case Robustness():
+            return robustness(drawn, **options)
         case _:
             raise InputTypeError(f"plot has no picture of a {type(drawn).__name__}; bp.view.heatmap draws tensors.")
