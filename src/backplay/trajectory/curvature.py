@@ -29,22 +29,23 @@ _KNOWN = "affine nodes, constant mixes, diagonals, sums, wires, ReLU gates that 
 
 
 @dataclass(frozen=True)
-class Bend:
+class Bounded:
     """Of the function from the inputs to a node's value, in Euclidean norms and for all inputs `x`, `y`."""
 
     slope: float  # `J`: ‖D(x)‖ is at most this
     change: float  # `H`: ‖D(x) − D(y)‖ is at most this times ‖x − y‖
 
-    def times(self, factor: float) -> Bend:
+    def times(self, factor: float) -> Bounded:
         """Behind a linear map of that norm."""
-        return Bend(self.slope * factor, self.change * factor)
+        return Bounded(self.slope * factor, self.change * factor)
 
 
 @entry
 def curvature(play: Play) -> Tensor:
     """(B,) float64: the map changes by no more than this times the change of the input, both in Euclidean norms.
 
-    >>> bp.bounds.curvature(bp.StoppingGame(model, softplus=0.5).play(x))
+    >>> soft = bp.StoppingGame(model, softplus=0.5)
+    >>> bp.bounds.curvature(soft.play(x, ("features.2", (0, 4, 4))))  # of a hidden neuron, below the max pooling
 
     It holds for every pair of inputs, so it is far from tight on deep networks. Linear maps enter by
     `‖W‖₂ ≤ √(‖W‖₁ ‖W‖_∞)`; a ReLU without `softplus` jumps, and the bound is ∞. Nodes that no such bound is known for
@@ -65,38 +66,38 @@ def curvature(play: Play) -> Tensor:
 def _of_target(play: Play, theta: float) -> Tensor:
     """The bound of `Σ w · logit`; where the logits are affine, by the rows that are asked for and no others."""
     start, values, root = play.start, play.solved, play.root(DIFFERENCE)
-    bends: dict[Node, Bend] = {}
+    bounded: dict[Node, Bounded] = {}
     plain = isinstance(start, Affine) and _refusal(start, values) is None
     last = start.operand if isinstance(start, Affine) and plain else start
     for node in play.network.nodes:
         if node in play.visited() and (node is not start or not plain):
-            bends[node] = _bend(node, values, bends, theta)
+            bounded[node] = _bounded(node, values, bounded, theta)
     if isinstance(start, Affine) and plain:
         root = start.map.adjoint(root, values.weight(start), values[start.operand].shape)
-    return last.layout.sum(root.double().square()).sqrt() * bends[last].change
+    return last.layout.sum(root.double().square()).sqrt() * bounded[last].change
 
 
-def _bend(node: Node, values: Values, bends: dict[Node, Bend], theta: float) -> Bend:
+def _bounded(node: Node, values: Values, bounded: dict[Node, Bounded], theta: float) -> Bounded:
     """From the operands of a node to the node."""
     refusal = _refusal(node, values)
     if refusal is not None:
         raise UnsupportedError(f"{refusal}; the bound knows {_KNOWN}.")
-    below = [bends[n] for n in node.carriers]
+    below = [bounded[n] for n in node.carriers]
     match node:
         case Input():
-            return Bend(1.0, 0.0)
+            return Bounded(1.0, 0.0)
         case Affine():
             return below[0].times(_norm(node, values))
         case Gate():
             return _gate(node, values, below[0], theta)
         case Sum():
-            return Bend(sum(b.slope for b in below), sum(b.change for b in below))
+            return Bounded(sum(b.slope for b in below), sum(b.change for b in below))
         case Diagonal():
             return below[0] if node.scale is None else below[0].times(float(node.scale(values).abs().amax()))
         case _:
             assert isinstance(node, Wire)
             copied = [b.times(copies) for b, copies in zip(below, _copies(node, values), strict=True)]
-            return Bend(math.hypot(*(b.slope for b in copied)), math.hypot(*(b.change for b in copied)))
+            return Bounded(math.hypot(*(b.slope for b in copied)), math.hypot(*(b.change for b in copied)))
 
 
 def _refusal(node: Node, values: Values) -> str | None:
@@ -109,12 +110,12 @@ def _refusal(node: Node, values: Values) -> str | None:
     return None
 
 
-def _gate(node: Gate, values: Values, below: Bend, theta: float) -> Bend:
+def _gate(node: Gate, values: Values, below: Bounded, theta: float) -> Bounded:
     """`H ← H + J²/(4θ)` behind Softplus(θ), whose slope is at most 1; a constant behind the gate is a diagonal."""
     form = values.form(node)
     width = theta if form.name == "relu" else 1 / float(form.options.get("beta", 1.0))
     bent = below.slope**2 / (4 * width) if width > 0 else math.inf
-    return Bend(below.slope, below.change + bent).times(abs(float(form.scale)))
+    return Bounded(below.slope, below.change + bent).times(abs(float(form.scale)))
 
 
 def _norm(node: Affine, values: Values) -> float:
