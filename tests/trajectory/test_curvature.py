@@ -129,6 +129,28 @@ def test_the_recursion_by_hand(theta):
     assert_near(found, change * rows[[2, 0]])
 
 
+class Copied(nn.Module):
+    """All of the input, and its first two elements once more."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.relu, self.head = nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.relu(self.first(torch.cat([x, x[:, :2]], 1))))
+
+
+def test_copies_of_an_element_by_hand():
+    """A wire that repeats an element is a map of norm √2, one that leaves elements out of norm 1."""
+    torch.manual_seed(3)
+    model, theta = Copied().double().eval(), 0.4
+    weight = np.abs(array(model.first.weight))
+    slope = math.sqrt(2 * weight.sum(0).max() * weight.sum(1).max())
+    row = np.linalg.norm(array(model.head.weight)[1])
+    play = bp.StoppingGame(model, softplus=theta).play(torch.randn(2, 5, dtype=F64), 1)
+    assert_near(bp.bounds.curvature(play), [row * slope**2 / (4 * theta)] * 2)
+
+
 def test_the_bound_is_reached():
     """One neuron `softplus_θ(w x)`: the bound w²/(4θ) is the slope's own slope at 0, and nothing less would do."""
     theta, w = 0.3, 2.5
