@@ -50,7 +50,7 @@ class ValueRouting(StreamKernel):
 
     def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
         """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary, eq:attn-target-rule), at V or on a wire behind."""
-        states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)), wire)
+        states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)), to=wire)
         if future is not None:
             ahead = self._ahead(future)
             if wire is not None:
