@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -123,10 +122,6 @@ class Game(ABC, Generic[M]):
             network.unprepare()
         return self
 
-    def settled(self, x: Inputs) -> AbstractContextManager[None]:
-        """While many inputs like these are played: the model's tensors are looked at once."""
-        return self.network(x).checked_once()
-
     @entry
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
         """Solve the game on an input: values, kernels and the difference pass.
@@ -205,7 +200,11 @@ class Game(ABC, Generic[M]):
         return z if shift is None else z - self.modes.entropy_bias * shift.to(z.dtype)
 
     def noisy(self, gate: Gate, values: Values) -> Tensor:
-        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-weighted, S21)."""
+        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-defn, eq:noisy-gate-weighted, S21).
+
+        How often `z` plus Gaussian noise of that deviation is positive (rem:noisy-gate-perception,
+        eq:noisy-gate-marginal).
+        """
         z = self.pre_activation(gate, values)
         if self.modes.risk != 0:
             assert values.moments is not None
@@ -213,7 +212,7 @@ class Game(ABC, Generic[M]):
         return normal_cdf(z / self.modes.gate_noise)
 
     def averse_forward(self, shared: Shared) -> Values:
-        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (ablation A2)."""
+        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (app:abl-full-risk)."""
 
         def deform(node: Node, values: Values) -> Tensor | None:
             assert values.moments is not None
