@@ -1,6 +1,7 @@
 """Which kernel each node gets, and the game solved on an input."""
 
-from backplay.games.play import Occupation, Play
+from backplay.games.occupation import Occupation
+from backplay.games.play import Play
 from backplay.games.presets import PRESETS, Preset, preset
 from backplay.games.reynolds import Reynolds
 from backplay.games.routing import RoutingGame

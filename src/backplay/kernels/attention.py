@@ -54,6 +54,12 @@ class ValueRouting(StreamKernel):
             states = [part * ahead for part, ahead in zip(states, self._ahead(future), strict=True)]
         return states[0] + states[1]
 
+    def narrowed(self, mask: Tensor) -> Kernel:
+        """Keys whose states are masked weigh less, and what they would have carried is nowhere."""
+        shown = self.node.through(mask.expand(self.totals[0].shape), self.scope)
+        plus, minus = (value * shown for value in self.values)
+        return replace(self, values=(plus, minus))
+
     def _at_values(self, on_plus: Tensor, on_minus: Tensor) -> Sequence[Tensor]:
         """Masses on the two streams, already divided by the denominators, at the projection's stream states."""
         sent: list[Tensor] = []

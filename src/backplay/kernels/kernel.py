@@ -75,6 +75,10 @@ class Kernel(ABC):
         """
         raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
 
+    def narrowed(self, mask: Tensor) -> Kernel:
+        """The same with each move times the mask at the state of `crossed` that it comes through (S26c)."""
+        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
+
     @abstractmethod
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         """Mass at the node carried back to each of its carriers."""

@@ -1,0 +1,223 @@
+"""Walks through chosen states: those that stand there, and how the others are left out (S26c).
+
+A condition is a mask on the states of one node, and a walk fulfils several of them one after the other. It comes to
+nodes in the reversed order of the program, so the next condition is always the last one of those that are left. Walks
+that come below its node without having stood there have missed it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from backplay.kernels.kernel import WALK, Conditioned, Kernel, Measure
+from backplay.network import Node
+from backplay.network.mass import Mass
+from backplay.network.nodes import Input
+from backplay.trajectory.passes import KernelPass, Losses, Passed, no_mass, run
+from backplay.trajectory.survival import ahead_of, survival
+
+if TYPE_CHECKING:
+    from backplay.games.play import Play
+
+Masks = Mapping[Node, Tensor]  # for each node of a condition, what broadcasts against its value
+
+
+class Route:
+    """A play's network with the conditions of a walk on it."""
+
+    def __init__(self, play: Play, masks: Masks) -> None:
+        self.play, self.masks = play, masks
+        self.place = {node: k for k, node in enumerate(play.network.nodes)}
+        self.order = sorted(masks, key=lambda node: -self.place[node])  # as the walk comes to them
+
+    def next(self, node: Node) -> Node | None:
+        """The condition that a walk at a node has to fulfil next, once it leaves the node."""
+        return next((n for n in self.order if self.place[n] < self.place[node]), None)
+
+    def crosses(self, node: Node) -> bool:
+        """Whether walks fulfil their next condition on the way from this node to its carriers (S23)."""
+        due = None if isinstance(node, Input) else self.next(node)
+        return due is not None and self.play.kernel(node).crossed is due
+
+    def kernel(self, node: Node) -> Kernel:
+        """How walks leave a node: where they cross the states of their next condition, by the chosen ones."""
+        kernel, due = self.play.kernel(node), self.next(node)
+        return kernel.narrowed(self.masks[due]) if due is not None and kernel.crossed is due else kernel
+
+    def masked(self, node: Node, mass: Mass) -> Mass:
+        """What of a mass at a node stands in chosen states."""
+        return Mass(mass.value * self.masks[node], mass.exponent, mass.layout) if node in self.masks else mass
+
+
+class RoutePass(KernelPass):
+    """Mass of the walks that have fulfilled every condition so far; ends are counted behind the last one."""
+
+    def __init__(self, route: Route, passed: Passed, measure: Measure, keep: bool = True) -> None:
+        super().__init__(route.play.network, route.kernel, passed, measure, keep)
+        self.route, self.left = route, list(reversed(route.order))  # the next one at the end
+        self.crossed: dict[Node, Mass] = {}  # what has come through the next condition inside a kernel, at carriers
+        self.there: list[Mass] = []  # what has fulfilled the last condition
+
+    def move(self, node: Node, here: Mass) -> Iterable[tuple[Node, Mass]]:
+        moved = super().move(node, here)
+        if not self.route.crosses(node):
+            return moved
+        for operand, mass in moved:
+            self.crossed[operand] = self.crossed[operand].plus(mass) if operand in self.crossed else mass
+        return ()
+
+    def leave(self, node: Node) -> None:
+        if self.left and node is self.left[-1]:
+            self.left.pop()
+            self.arrive(node)
+        super().leave(node)
+
+    def arrive(self, node: Node) -> None:
+        """Keep what stands in chosen states of a node; whatever has passed it by, or has ended, is left out."""
+        place = self.route.place
+        for other in [n for n in self.standing if place[n] < place[node] or isinstance(n, Input)]:
+            if other is not node:
+                del self.standing[other]
+        if node in self.standing:
+            self.standing[node] = self.route.masked(node, self.standing[node])
+        self.there = [*([self.standing[node]] if node in self.standing else []), *self.crossed.values()]
+        self.standing.update(self.crossed)
+        self.crossed = {}
+        counted = self.passed.counted
+        if counted is not None:
+            self.passed.counted = Losses.none(len(counted.cemetery), counted.cemetery.device)
+
+
+def pull_through(route: Route, root: Tensor | None, measure: Measure, keep: bool = True) -> RoutePass:
+    """Carry mass from the start through every condition to the inputs.
+
+    Without a `root` the play's own of that measure; what its pass has found above the first condition is taken from
+    there.
+    """
+    play = route.play
+    counting = not (measure.signed or measure.discounted)
+    if root is None and play.knows(measure):
+        first = route.place[route.order[0]]
+        known = play.passed(measure).masses
+        above = {n: m for n, m in known.items() if route.place[n] >= first}
+        crossing = [n for n in above if route.crosses(n) and route.next(n) is route.order[0]]
+        passed = Passed(dict(above), Losses.none(len(play.value), play.value.device) if counting else None)
+        found = _Resumed(route, passed, measure, keep, first, crossing)
+    else:
+        root = play.root(measure) if root is None else root
+        found = RoutePass(route, Passed.starting(play.start, root, counting), measure, keep)
+    run(found)
+    found.passed.arrive()
+    return found
+
+
+class _Resumed(RoutePass):
+    """A pass that is known above its first condition: only kernels that lead through it are asked again there."""
+
+    def __init__(
+        self, route: Route, passed: Passed, measure: Measure, keep: bool, first: int, crossing: list[Node]
+    ) -> None:
+        super().__init__(route, passed, measure, keep)
+        self.first, self.again = first, crossing
+
+    def leave(self, node: Node) -> None:
+        if self.route.place[node] <= self.first or node in self.again:
+            super().leave(node)
+        elif not self.keep:
+            self.standing.pop(node, None)
+
+
+# ---------------------------------------------------------------- what is still to come
+
+
+class Ahead:
+    """From every state the probability that the walk will fulfil the conditions it has not met yet.
+
+    With `arriving`, that it also reaches an input.
+    """
+
+    def __init__(self, route: Route, arriving: bool = False) -> None:
+        self.route, self.arriving = route, arriving
+        self.play = route.play
+        self._h: dict[Node, Mass] = survival(self.play) if arriving else {}
+        for node in self.play.network.nodes:
+            if node in self.play.visited() and not isinstance(node, Input) and route.next(node) is not None:
+                self._h[node] = ahead_of(node, route.kernel(node), self.below(node), ends=False)
+
+    def leaving(self, node: Node) -> Mass | None:
+        """At the states of a node, its own condition aside; None where it is 1 everywhere."""
+        return self._h.get(node)
+
+    def at(self, node: Node) -> Mass:
+        """At the states of a node, its own condition included."""
+        known = self.leaving(node)
+        if known is None:
+            value = self.play.solved[node]
+            zeros = torch.zeros(len(self.play.value), dtype=torch.float64, device=value.device)
+            known = Mass(torch.ones_like(value), zeros, node.layout)
+        return self.route.masked(node, known)
+
+    def below(self, node: Node) -> list[Mass]:
+        """At the carriers of a node, as walks see them that leave it."""
+        route, kernel = self.route, self.play.kernel(node)
+        due = route.next(node)
+        if due is not None and kernel.crossed is due:
+            due = route.next(due)
+        return [
+            self.at(n) if due is None or n is due or self._before(n, due) else no_mass(self.play, n)
+            for n in kernel.carriers or node.carriers
+        ]
+
+    def _before(self, node: Node, due: Node) -> bool:
+        """Whether a walk at a node may still come to a condition; an input is the end."""
+        return self.route.place[node] > self.route.place[due] and not isinstance(node, Input)
+
+    def kernel(self, node: Node) -> Kernel:
+        """The kernel of the walk that will fulfil all of this: the Doob transform (eq:conditioned-kernel)."""
+        here = self.leaving(node)
+        return self.play.kernel(node) if here is None else Conditioned.on(self.route.kernel(node), here, self.below(node))
+
+
+def joint(walk: RoutePass, ahead: Ahead, node: Node) -> Mass:
+    """Mass of the walks that come to each state of a node and fulfil every condition, before or after it."""
+    parts = list(_standing(walk, ahead, node)) + list(_crossing(walk, ahead, node))
+    found = no_mass(ahead.play, node)
+    for part in parts:
+        found = found.plus(part)
+    return found
+
+
+def _standing(walk: RoutePass, ahead: Ahead, node: Node) -> Iterator[Mass]:
+    if node in walk.standing:
+        yield _times(walk.standing[node], ahead.leaving(node))
+
+
+def _crossing(walk: RoutePass, ahead: Ahead, node: Node) -> Iterator[Mass]:
+    """What comes through a node's states inside a composite (S23)."""
+    for mixing, mass in walk.standing.items():
+        if isinstance(mixing, Input) or ahead.play.kernel(mixing).crossed is not node:
+            continue
+        kernel, (behind,) = ahead.route.kernel(mixing), ahead.below(mixing)
+        through = kernel.cross(mass.value, walk.measure, behind.value)
+        yield Mass(through, mass.exponent + behind.exponent, node.layout)
+
+
+def _times(mass: Mass, factor: Mass | None) -> Mass:
+    if factor is None:
+        return mass
+    return Mass(mass.value * factor.value, mass.exponent + factor.exponent, mass.layout)
+
+
+def log_total(masses: Iterable[Mass], like: Tensor) -> Tensor:
+    """(B,) natural logarithm of the sum of some masses, float64, right below any float; −∞ where there are none."""
+    found = torch.full((len(like),), -math.inf, dtype=torch.float64, device=like.device)
+    for mass in masses:
+        found = torch.logaddexp(found, mass.layout.sum(mass.value).log() + mass.log_scale)
+    return found
+
+
