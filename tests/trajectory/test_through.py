@@ -146,7 +146,7 @@ def test_branches():
     model = Picture().double().eval()
     play = bp.RoutingGame(model, epsilon=0.01).play(torch.randn(2, 3, 8, 8, dtype=torch.float64), 1)
     block = play.through("second", range(4))
-    assert ((block.share > 0.05) & (block.share < 0.6)).all()
+    assert (block.share > 0.01).all() and (block.share < play.marginal("first").flatten(1).sum(1)).all()
     both = block.through("first", range(4))
     assert_near(both.share, block.share - (block.cemetery - both.cemetery), scale=1.0)
     assert_near(both.attribution(), block.attribution(), what="all of them come to the first layer")
@@ -167,7 +167,7 @@ def test_roots():
     play = game.play(x, weights)
     assert_near(sum(play.through("1", k).attribution() for k in range(5)), play.attribution(), what="weights")
     of_class = play.through("2", 1)
-    assert_near(of_class.attribution(), -game.attribute(x, 1) * weights[:, 1:2].abs(), what="one of the logits")
+    assert_near(of_class.attribution(), game.attribute(x, 1) * weights[:, 1:2], what="one of the logits")
     assert_near(of_class.share, [2 / 3.5, 0.5])
     neuron = game.play(x, ("1", (2,)))
     assert not neuron.through("2", 1).share.any() and not neuron.through("2", 1).attribution().any()
@@ -190,6 +190,8 @@ def test_two_inputs():
 
     torch.manual_seed(3)
     model = Two().double().eval()
+    with torch.no_grad():
+        model.a.bias.add_(1.0), model.b.bias.add_(1.0)  # gates open towards both
     x = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64)
     play = bp.RoutingGame(model, epsilon=0.1).play(x, 1)
     for name, k, size in (("left", 0, 3), ("right", 1, 2)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -95,6 +96,20 @@ class Play(Pictured):
         """Mass at the start (S26b), of logits `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
         signed = self.aim.signed(self.value) if measure.discounted else self.aim.walk(self.value)
         return signed if measure.signed else signed.abs()
+
+    def towards(self, target: Target) -> Play:
+        """The same solved game with another target: values and kernels are shared, its passes are its own."""
+        twin = copy.copy(self)
+        vars(twin).pop("_health", None)
+        if names_neurons(target):
+            twin.aim = read_neurons(target, self.network, self.inputs.batch)
+        else:
+            logits = self.replayed_logits() if target is None else self.solved.logits
+            twin.aim = read_target(target, logits, self.inputs)
+        twin.value = twin.aim.value(self.solved[twin.start])
+        twin._passes, twin._map = {}, None
+        check_hidden(self.inputs, [twin._arrived(n).value for n in self.network.inputs], twin.aim)
+        return twin
 
     def on(self, network: Network) -> Play:
         """The same game, input and target on another copy of the network."""

@@ -211,7 +211,8 @@ def _as_tensor(states: Any, node: Node) -> Tensor:
     try:
         if isinstance(states, (str, bool)) or states is None:
             raise TypeError
-        return torch.as_tensor(list(states) if isinstance(states, (range, set, frozenset)) else states)
+        found = torch.as_tensor(list(states) if isinstance(states, (range, set, frozenset)) else states)
+        return found if found.numel() else found.long()  # an empty list has no numbers of any kind
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputTypeError(
             f"states of {node.name!r} must be numbers, or a mask of bool or within [0, 1]; got {type(states).__name__}."
