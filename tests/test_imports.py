@@ -21,7 +21,7 @@ LEVELS = (
     ("symmetry",),
     # around the core
     ("methods", "photographs"),
-    ("interop", "zoo"),
+    ("interop", "zoo", "circuits"),
     ("models",),
     ("view",),
     ("text",),

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from backplay.circuits import Circuit, circuit
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackplayError",
     "Certificate",
+    "Circuit",
     "Decomposition",
     "Explainer",
     "Hellinger",
@@ -52,6 +54,7 @@ __all__ = [
     "bounds",
     "capture",
     "certify",
+    "circuit",
     "decompose",
     "explain",
     "hellinger",

@@ -73,3 +73,32 @@ def passing(walk, target, masks, limit=200_000):
             outcome.occupation[node][player, element] += weight * discount
             outcome.marginal[node][element] += weight
     return outcome, share
+
+
+def circuit_of(walk, target, layers, kept):
+    """Edges of the attribution graph, added up trajectory by trajectory: {(source, target): [mass, total, difference]}.
+
+    `layers` maps nodes to (name, group of each element); `kept` are the names of the groups that are followed. Discounts
+    are not followed to the ends, so their edges have a mass alone.
+    """
+    edges = {}
+
+    def add(source, to, *held):
+        edges[source, to] = [a + b for a, b in zip(edges.get((source, to), [0.0] * len(held)), held, strict=True)]
+
+    for trajectory in trajectories(walk, target):
+        source, p = "output", trajectory.probability
+        for node, element, player, discount in trajectory.visits:
+            if node not in layers:
+                continue
+            name, groups = layers[node]
+            to = f"{name}[{groups[element]}]"
+            to = to if to in kept else f"{name}[rest]"
+            add(source, to, p, p * discount, p * discount * (1 if player == PLUS else -1))
+            source = to
+            if to not in kept:
+                break
+        else:
+            if not (trajectory.end == "input" and trajectory.visits[-1][0] in layers):
+                add(source, {"input": "input", "†": "†", "constant": "constants"}[trajectory.end], p)
+    return edges

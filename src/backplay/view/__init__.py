@@ -11,6 +11,7 @@ except ImportError as error:
     raise MissingLibraryError("pictures need matplotlib: pip install 'backplay[view]'.") from error
 
 from backplay.view.certificate import certificate
+from backplay.view.circuit import circuit
 from backplay.view.distance import distance
 from backplay.view.flow import flow
 from backplay.view.game import game
@@ -25,6 +26,7 @@ from backplay.view.walks import walks
 
 __all__ = [
     "certificate",
+    "circuit",
     "distance",
     "flow",
     "game",

@@ -6,26 +6,33 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from backplay.circuits.circuit import Circuit
 from backplay.errors import InputTypeError
 from backplay.games.play import Play
+from backplay.games.subplay import SubPlay
 from backplay.games.sweep import Sweep
 from backplay.trajectory.certify import Certificate
 from backplay.trajectory.hellinger import Hellinger
 from backplay.trajectory.sampling import Trajectories
 from backplay.values.moments import Moments
 from backplay.view.certificate import certificate
+from backplay.view.circuit import circuit
 from backplay.view.distance import distance
 from backplay.view.moments import moments
-from backplay.view.play import summary
+from backplay.view.play import part, summary
 from backplay.view.sweep import sweep
 from backplay.view.walks import walks
 
 
 def plot(drawn: Any, **options: Any) -> Figure:
-    """The picture of a play, of trajectories, of a distance, of a certificate, of a sweep or of moments."""
+    """The picture of a play or a part of one, of trajectories, a distance, a certificate, a sweep, moments, a circuit."""
     match drawn:
         case Play():
             return summary(drawn, **options)
+        case SubPlay():
+            return part(drawn, **options)
+        case Circuit():
+            return circuit(drawn, **options)
         case Trajectories():
             return walks(drawn, **options)
         case Hellinger():
