@@ -21,8 +21,9 @@ LEVELS = (
     ("symmetry",),
     # around the core
     ("methods", "photographs"),
-    ("interop", "zoo", "circuits"),
+    ("interop", "zoo"),
     ("models",),
+    ("circuits",),
     ("view",),
     ("text",),
     ("bench", "sanity"),

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from backplay.circuits import Circuit, circuit
+from backplay.circuits import Circuit, Concepts, circuit, concepts
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -38,6 +38,7 @@ __all__ = [
     "BackplayError",
     "Certificate",
     "Circuit",
+    "Concepts",
     "Decomposition",
     "Explainer",
     "Hellinger",
@@ -55,6 +56,7 @@ __all__ = [
     "capture",
     "certify",
     "circuit",
+    "concepts",
     "decompose",
     "explain",
     "hellinger",

@@ -78,8 +78,8 @@ def passing(walk, target, masks, limit=200_000):
 def circuit_of(walk, target, layers, kept):
     """Edges of the attribution graph, added up trajectory by trajectory: {(source, target): [mass, total, difference]}.
 
-    `layers` maps nodes to (name, group of each element); `kept` are the names of the groups that are followed. Discounts
-    are not followed to the ends, so their edges have a mass alone.
+    `layers` maps nodes to (name, group of each element); `kept` are the names of the groups that are followed.
+    Discounts are not followed to the ends, so their edges have a mass alone.
     """
     edges = {}
 

@@ -302,5 +302,3 @@ def test_the_play_is_left_alone():
     again = play.release().through("second", [0])
     assert_near(again.attribution(), expected[0])
     assert_near(again.marginal("first"), expected[1])
-
-

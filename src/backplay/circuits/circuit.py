@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from backplay.circuits.tracing import Layer, Tracing
+from backplay.circuits.chosen import choose
+from backplay.circuits.tracing import Stage, Tracing
 from backplay.entry import entries, entry
 from backplay.errors import InputError, InputTypeError, KeywordError, MissingLibraryError
 from backplay.games import Play
 from backplay.network import Node
-from backplay.network.groups import check_by, find_grouped, groups_of
+from backplay.network.groups import check_by, groups_of
 from backplay.pictured import Pictured
 
 
@@ -134,23 +135,16 @@ def circuit(
     return Circuit(tuple(layer.name for layer in layers), by, float(keep), made, edges, repr(play))
 
 
-def _layers(play: Play, nodes: Any, by: str) -> list[Layer]:
+def _layers(play: Play, nodes: Any, by: str) -> list[Stage]:
     """The chosen layers in the order in which the walk comes to them."""
     given = [nodes] if isinstance(nodes, (str, Node)) else nodes
     if not isinstance(given, (list, tuple)) or not given or not all(isinstance(n, (str, Node)) for n in given):
         raise InputTypeError(f"nodes={nodes!r}: give a list with the names of nodes or modules.")
-    network, layers = play.network, dict[Node, Layer]()
-    crossed = {play.kernel(n).crossed: n for n in play.visited() if n not in network.inputs}
+    network, layers = play.network, dict[Node, Stage]()
     for name in given:
-        node = find_grouped(network, name, by)
-        if node not in network.carrying:
-            raise InputError(f"{name!r} is never walked on (an oracle or a detached value); name another node.")
-        if node in crossed:
-            raise InputError(
-                f"{name!r} is crossed inside attention, where walks do not stand; name {crossed[node].name!r} instead."
-            )
+        node = choose(play, name, by)
         if node in layers:
             raise InputError(f"{layers[node].name!r} and {name!r} are the same node; name it once.")
-        layers[node] = Layer(name if isinstance(name, str) else name.name, groups_of(network, node, by, play.solved))
+        layers[node] = Stage(name if isinstance(name, str) else name.name, groups_of(network, node, by, play.solved))
     place = {node: k for k, node in enumerate(network.nodes)}
     return sorted(layers.values(), key=lambda layer: -place[layer.node])

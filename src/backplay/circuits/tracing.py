@@ -26,7 +26,7 @@ Masses = Mapping[Measure, Mass]  # what stands at one node, of each measure
 
 
 @dataclass(frozen=True)
-class Layer:
+class Stage:
     """A chosen layer: its name, and its states in groups."""
 
     name: str
@@ -44,7 +44,7 @@ class Layer:
 class Tracing:
     """The graph of one sample as it grows from the output down."""
 
-    def __init__(self, play: Play, layers: Sequence[Layer], keep: float, sample: int) -> None:
+    def __init__(self, play: Play, layers: Sequence[Stage], keep: float, sample: int) -> None:
         self.play, self.layers, self.keep, self.sample = play, layers, keep, sample
         self.stops = [layer.node for layer in layers]
         self.nodes: list[dict[str, Any]] = []
@@ -78,10 +78,12 @@ class Tracing:
         sums = [float(self.play.start.layout.sum(self.play.root(m))[self.sample]) for m in MEASURES]
         return _held(sums)
 
-    def _part(self, layer: Layer, index: int) -> dict[Measure, Mass]:
+    def _part(self, layer: Stage, index: int) -> dict[Measure, Mass]:
         """What stands in one group of a layer."""
         mask = layer.groups.mask([index])
-        return {m: Mass(mass.value * mask, mass.exponent, mass.layout) for m, mass in self._standing[layer.node].items()}
+        return {
+            m: Mass(mass.value * mask, mass.exponent, mass.layout) for m, mass in self._standing[layer.node].items()
+        }
 
     def _follow(self, source: str, node: Node, masses: Masses, origin: Node | None) -> None:
         """Lead what stands at a node on to the next layers and to the ends."""
@@ -111,7 +113,7 @@ class Tracing:
             self._ends[end] = kind, self._ends.get(end, (kind, 0.0))[1] + mass
             self.edges.append({"source": source, "target": end, "mass": mass})
 
-    def _prune(self, layer: Layer) -> list[int]:
+    def _prune(self, layer: Stage) -> list[int]:
         """The groups that are kept of a layer; nodes and edges of those, and of the rest as one."""
         sent = self._sent[layer.node]
         if not sent:
@@ -133,11 +135,11 @@ class Tracing:
                     self.edges.append({"source": source, "target": target} | _held(held.tolist()))
         return kept
 
-    def _node(self, layer: Layer, name: str, kind: str, index: int | None, held: Tensor) -> None:
+    def _node(self, layer: Stage, name: str, kind: str, index: int | None, held: Tensor) -> None:
         place: dict[str, Any] = {"name": name, "kind": kind, "layer": layer.name, "index": index}
         self.nodes.append(place | _held(held.tolist()))
 
-    def _finish(self, layer: Layer, kept: Sequence[int]) -> None:
+    def _finish(self, layer: Stage, kept: Sequence[int]) -> None:
         """What becomes of the groups of the last layer, all at once: what each of their states may expect."""
         if not kept or isinstance(layer.node, Input):
             return
@@ -154,7 +156,7 @@ class Tracing:
     def _constants(self) -> bool:
         return bool(self.play.constant[self.sample] > 0)
 
-    def _expected(self, layer: Layer, mass: Mass, ahead: Mapping[Node, Mass]) -> Tensor:
+    def _expected(self, layer: Stage, mass: Mass, ahead: Mapping[Node, Mass]) -> Tensor:
         """(groups,) what the mass of each group may expect of something ahead."""
         h = ahead[layer.node]
         return layer.groups.sums(Mass(mass.value * h.value, mass.exponent + h.exponent, mass.layout))[self.sample]

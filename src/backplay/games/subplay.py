@@ -21,7 +21,7 @@ from backplay.network.mass import Mass
 from backplay.pictured import Pictured
 from backplay.trajectory.passes import no_mass
 from backplay.trajectory.passing import PassingTrajectories, sample_passing
-from backplay.trajectory.through import Ahead, Route, RoutePass, joint, log_total, pull_through
+from backplay.trajectory.through import Ahead, Itinerary, PassingPass, joint, log_total, pull_through
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -37,7 +37,7 @@ class SubPlay(Pictured):
 
     def __init__(self, play: Play, masks: Mapping[Node, Tensor]) -> None:
         self.play, self.masks = play, dict(masks)
-        self._walks: dict[Measure, RoutePass] = {}
+        self._walks: dict[Measure, PassingPass] = {}
         self._maps: list[Tensor] | None = None
 
     def __repr__(self) -> str:
@@ -55,12 +55,12 @@ class SubPlay(Pictured):
         return SubPlay(self.play, self.masks | {node: mask if known is None else known * mask})
 
     @property
-    def route(self) -> Route:
+    def route(self) -> Itinerary:
         """The play with the conditions on its walks."""
         self.play.ready()
-        return Route(self.play, self.masks)
+        return Itinerary(self.play, self.masks)
 
-    def passed(self, measure: Measure) -> RoutePass:
+    def passed(self, measure: Measure) -> PassingPass:
         """The pass of one measure through the chosen states, run once."""
         if measure not in self._walks:
             with torch.inference_mode(False), torch.no_grad():

@@ -156,9 +156,7 @@ def channel_axis(network: Network, node: Node, scope: Scope) -> int | None:
             return channel_axis(network, below, scope) if same and below is not None else None
 
 
-def _traced(
-    network: Network, node: Node, scope: Scope, move: Callable[[Sequence[Tensor]], Tensor]
-) -> int | None:
+def _traced(network: Network, node: Node, scope: Scope, move: Callable[[Sequence[Tensor]], Tensor]) -> int | None:
     """Where the channels of the operands are to be found after a move, by moving their numbers, from 1 on."""
     labels: list[Tensor] = []
     axes = [channel_axis(network, operand, scope) for operand in node.carriers]

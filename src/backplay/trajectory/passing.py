@@ -16,7 +16,7 @@ from backplay.network.mass import Mass
 from backplay.network.nodes import Input
 from backplay.trajectory.sampling import Trajectories, draw, nowhere
 from backplay.trajectory.survival import root_given_survival
-from backplay.trajectory.through import Ahead, RoutePass, joint, log_total
+from backplay.trajectory.through import Ahead, PassingPass, joint, log_total
 
 
 @entries
@@ -24,7 +24,7 @@ from backplay.trajectory.through import Ahead, RoutePass, joint, log_total
 class PassingTrajectories(Trajectories):
     """Trajectories that all pass chosen states; `share` is the share of such walks that reach the input."""
 
-    walk: RoutePass = field(repr=False)
+    walk: PassingPass = field(repr=False)
     ahead: Ahead = field(repr=False)  # of the walks that were drawn
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class PassingTrajectories(Trajectories):
         return Mass(mass.value.double(), mass.exponent - log / math.log(2), node.layout).plain()
 
 
-def sample_passing(walk: RoutePass, n: int, seed: int, arriving: bool) -> PassingTrajectories:
+def sample_passing(walk: PassingPass, n: int, seed: int, arriving: bool) -> PassingTrajectories:
     """`n` trajectories of each sample, drawn from the walk given that it passes (eq:conditioned-kernel)."""
     play = walk.route.play
     ahead = Ahead(walk.route, arriving)

@@ -8,13 +8,13 @@ that come below its node without having stood there have missed it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.kernel import WALK, Conditioned, Kernel, Measure
+from backplay.kernels.kernel import Conditioned, Kernel, Measure
 from backplay.network import Node
 from backplay.network.mass import Mass
 from backplay.network.nodes import Input
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Masks = Mapping[Node, Tensor]  # for each node of a condition, what broadcasts against its value
 
 
-class Route:
+class Itinerary:
     """A play's network with the conditions of a walk on it."""
 
     def __init__(self, play: Play, masks: Masks) -> None:
@@ -54,10 +54,10 @@ class Route:
         return Mass(mass.value * self.masks[node], mass.exponent, mass.layout) if node in self.masks else mass
 
 
-class RoutePass(KernelPass):
+class PassingPass(KernelPass):
     """Mass of the walks that have fulfilled every condition so far; ends are counted behind the last one."""
 
-    def __init__(self, route: Route, passed: Passed, measure: Measure, keep: bool = True) -> None:
+    def __init__(self, route: Itinerary, passed: Passed, measure: Measure, keep: bool = True) -> None:
         super().__init__(route.play.network, route.kernel, passed, measure, keep)
         self.route, self.left = route, list(reversed(route.order))  # the next one at the end
         self.crossed: dict[Node, Mass] = {}  # what has come through the next condition inside a kernel, at carriers
@@ -93,7 +93,7 @@ class RoutePass(KernelPass):
             self.passed.counted = Losses.none(len(counted.cemetery), counted.cemetery.device)
 
 
-def pull_through(route: Route, root: Tensor | None, measure: Measure, keep: bool = True) -> RoutePass:
+def pull_through(route: Itinerary, root: Tensor | None, measure: Measure, keep: bool = True) -> PassingPass:
     """Carry mass from the start through every condition to the inputs.
 
     Without a `root` the play's own of that measure; what its pass has found above the first condition is taken from
@@ -110,17 +110,17 @@ def pull_through(route: Route, root: Tensor | None, measure: Measure, keep: bool
         found = _Resumed(route, passed, measure, keep, first, crossing)
     else:
         root = play.root(measure) if root is None else root
-        found = RoutePass(route, Passed.starting(play.start, root, counting), measure, keep)
+        found = PassingPass(route, Passed.starting(play.start, root, counting), measure, keep)
     run(found)
     found.passed.arrive()
     return found
 
 
-class _Resumed(RoutePass):
+class _Resumed(PassingPass):
     """A pass that is known above its first condition: only kernels that lead through it are asked again there."""
 
     def __init__(
-        self, route: Route, passed: Passed, measure: Measure, keep: bool, first: int, crossing: list[Node]
+        self, route: Itinerary, passed: Passed, measure: Measure, keep: bool, first: int, crossing: list[Node]
     ) -> None:
         super().__init__(route, passed, measure, keep)
         self.first, self.again = first, crossing
@@ -141,7 +141,7 @@ class Ahead:
     With `arriving`, that it also reaches an input.
     """
 
-    def __init__(self, route: Route, arriving: bool = False) -> None:
+    def __init__(self, route: Itinerary, arriving: bool = False) -> None:
         self.route, self.arriving = route, arriving
         self.play = route.play
         self._h: dict[Node, Mass] = survival(self.play) if arriving else {}
@@ -180,10 +180,12 @@ class Ahead:
     def kernel(self, node: Node) -> Kernel:
         """The kernel of the walk that will fulfil all of this: the Doob transform (eq:conditioned-kernel)."""
         here = self.leaving(node)
-        return self.play.kernel(node) if here is None else Conditioned.on(self.route.kernel(node), here, self.below(node))
+        return (
+            self.play.kernel(node) if here is None else Conditioned.on(self.route.kernel(node), here, self.below(node))
+        )
 
 
-def joint(walk: RoutePass, ahead: Ahead, node: Node) -> Mass:
+def joint(walk: PassingPass, ahead: Ahead, node: Node) -> Mass:
     """Mass of the walks that come to each state of a node and fulfil every condition, before or after it."""
     parts = list(_standing(walk, ahead, node)) + list(_crossing(walk, ahead, node))
     found = no_mass(ahead.play, node)
@@ -192,12 +194,12 @@ def joint(walk: RoutePass, ahead: Ahead, node: Node) -> Mass:
     return found
 
 
-def _standing(walk: RoutePass, ahead: Ahead, node: Node) -> Iterator[Mass]:
+def _standing(walk: PassingPass, ahead: Ahead, node: Node) -> Iterator[Mass]:
     if node in walk.standing:
         yield _times(walk.standing[node], ahead.leaving(node))
 
 
-def _crossing(walk: RoutePass, ahead: Ahead, node: Node) -> Iterator[Mass]:
+def _crossing(walk: PassingPass, ahead: Ahead, node: Node) -> Iterator[Mass]:
     """What comes through a node's states inside a composite (S23)."""
     for mixing, mass in walk.standing.items():
         if isinstance(mixing, Input) or ahead.play.kernel(mixing).crossed is not node:
@@ -219,5 +221,3 @@ def log_total(masses: Iterable[Mass], like: Tensor) -> Tensor:
     for mass in masses:
         found = torch.logaddexp(found, mass.layout.sum(mass.value).log() + mass.log_scale)
     return found
-
-

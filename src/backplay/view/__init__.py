@@ -12,6 +12,7 @@ except ImportError as error:
 
 from backplay.view.certificate import certificate
 from backplay.view.circuit import circuit
+from backplay.view.concepts import concepts
 from backplay.view.distance import distance
 from backplay.view.flow import flow
 from backplay.view.game import game
@@ -27,6 +28,7 @@ from backplay.view.walks import walks
 __all__ = [
     "certificate",
     "circuit",
+    "concepts",
     "distance",
     "flow",
     "game",

@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from backplay.circuits.circuit import Circuit
+from backplay.circuits.concepts import Concepts
 from backplay.errors import InputTypeError
 from backplay.games.play import Play
 from backplay.games.subplay import SubPlay
@@ -17,6 +18,7 @@ from backplay.trajectory.sampling import Trajectories
 from backplay.values.moments import Moments
 from backplay.view.certificate import certificate
 from backplay.view.circuit import circuit
+from backplay.view.concepts import concepts
 from backplay.view.distance import distance
 from backplay.view.moments import moments
 from backplay.view.play import part, summary
@@ -25,7 +27,7 @@ from backplay.view.walks import walks
 
 
 def plot(drawn: Any, **options: Any) -> Figure:
-    """The picture of a play or a part of one, of trajectories, a distance, a certificate, a sweep, moments, a circuit."""
+    """The picture of an object that the package makes: a play or a part of one, walks, a distance, a circuit, …"""
     match drawn:
         case Play():
             return summary(drawn, **options)
@@ -33,6 +35,8 @@ def plot(drawn: Any, **options: Any) -> Figure:
             return part(drawn, **options)
         case Circuit():
             return circuit(drawn, **options)
+        case Concepts():
+            return concepts(drawn, **options)
         case Trajectories():
             return walks(drawn, **options)
         case Hellinger():
