@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.patches import PathPatch, Rectangle
 
 import backplay as bp
 from attention_blocks import drawn
@@ -20,6 +21,7 @@ from oracles.passing import circuit_of
 from oracles.walks import Routing, Stopping, count_trajectories
 from sampled import Picture
 from toys import picture, tiny_vit
+from view.legible import assert_legible
 
 ROUTING = {"epsilon": 0.3, "tau": 0.7}
 
@@ -176,9 +178,23 @@ def test_ways_out():
     assert page.count("<svg") == 1 and "script" not in page and "http" not in page and "third" in page
     assert page.count("<rect") == sum(n.kind in ("root", "group", "rest", "input") for n in graph.nodes)
     assert repr(graph).startswith("Circuit(") and "channels of third, first" in repr(graph)
-    figure = graph.plot()
-    words = {text.get_text() for text in figure.texts}
+    words = {text.get_text() for text in graph.plot().texts}
     assert {"third", "first", "output", "input"} <= words
+
+
+@pytest.mark.parametrize("width", [3.3, 5.5, 10])
+def test_picture(width):
+    """Boxes and bands of every layer, and letters that can be read."""
+    play = bp.RoutingGame(tiny_vit()).play(picture(), 1)
+    for graph in (graph_of_a_picture(), bp.circuit(play, ["blocks.0", "blocks.1"], by="token", keep=1, sample=1)):
+        figure = graph.plot(width=width)
+        boxes = [p for p in figure.axes[0].patches if isinstance(p, Rectangle)]
+        assert len(boxes) == sum(n.kind in ("root", "group", "rest", "input") for n in graph.nodes)
+        bands = [p for p in figure.axes[0].patches if isinstance(p, PathPatch)]
+        assert len(bands) == sum(e.target not in ("†", "constants") for e in graph.edges)
+        assert_legible(figure)
+    with pytest.raises(bp.BackplayError, match="circuit draws what"):
+        bp.view.circuit(play)
 
 
 def test_without_networkx(monkeypatch):

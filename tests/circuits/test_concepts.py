@@ -9,6 +9,7 @@ from closeness import assert_near
 from mixed import GAMES
 from sampled import Picture
 from toys import picture, tiny_vit
+from view.legible import assert_legible
 
 
 @pytest.mark.parametrize("game, options", [*GAMES, (bp.StoppingGame, {"multiply_by_input": True})])
@@ -73,8 +74,9 @@ def test_references():
         assert torch.equal(best.x, batch.x[best.index]) and best.maps.shape == best.x.shape
         alone = game.play(best.x).through(layer, channel).attribution()
         assert_near(best.maps, alone, 1e-5)
-    figure = found.plot()
-    assert len(figure.axes) >= 8
+    figure = found.plot(width=6)
+    assert sum(bool(a.images) for a in figure.axes) >= 8
+    assert_legible(figure)
 
 
 def test_folder(tmp_path):
@@ -100,6 +102,8 @@ def test_picture():
     play = bp.RoutingGame(zoo.load("resnet")).play(zoo.images(2).x)
     layer = [n for n, m in play.network.model.named_modules() if isinstance(m, torch.nn.Conv2d)][-1]
     found = bp.concepts(play, layer, k=6)
+    for width in (3.3, 9):
+        assert_legible(found.plot(width=width))
     figure = found.plot(sample=1)
     words = [t.get_text() for t in figure.texts]
     assert any(f"channel {int(found.index[1, 0])}" in w for w in words)

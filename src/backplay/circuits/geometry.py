@@ -94,7 +94,9 @@ def _boxes(x: float, stage: Sequence[CircuitNode]) -> dict[str, Box]:
     for part in parts:
         mass = sum(n.mass for n in part)
         height = THINNEST + free * mass / whole
-        box = Box(_label(part), f"{_label(part)}: {percent(mass)} of walks", x, y, height, _tone(part))
+        label = _label(part)
+        named = label if part[0].index is not None or part[0].kind in ("rest", "group") else ""  # the column says it
+        box = Box(named, f"{label}: {percent(mass)} of walks", x, y, height, _tone(part))
         found |= {n.name: box for n in part}
         y += height + GAP
     return found
@@ -133,9 +135,13 @@ def _bands(circuit: Circuit, boxes: dict[str, Box]) -> list[Band]:
         starts = one.y + used.get((one, 0), 0.0), other.y + used.get((other, 1), 0.0)
         used[one, 0] = used.get((one, 0), 0.0) + ends[0]
         used[other, 1] = used.get((other, 1), 0.0) + ends[1]
-        told = f"{one.label} → {other.label}: {percent(mass)} of walks"
+        told = f"{_name(one)} → {_name(other)}: {percent(mass)} of walks"
         bands.append(Band((one.x, other.x), starts, thickness, _tone(edges), told))
     return bands
+
+
+def _name(box: Box) -> str:
+    return box.told.rpartition(":")[0]
 
 
 def _sums(masses: dict[tuple[Box, Box], float], side: int) -> dict[Box, float]:

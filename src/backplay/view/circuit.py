@@ -32,9 +32,9 @@ def circuit(graph: Any, *, width: float | None = None) -> Figure:
     count = len(geometry.columns)
     width = check_width(width, max(COLUMN, 1.7 * count))
     size = letters(width)
-    tail = max([breadth(box.label, size) for box in geometry.boxes if box.x == 1], default=0.0) + 0.1
-    notes = max(breadth(c.note, size * 0.85) for c in geometry.columns)
-    left, right = 0.08, max(tail, notes - 0.3 * notes * (count > 1), 0.3) + _BOX
+    last = [breadth(box.label, size) + _BOX for box in geometry.boxes if box.x == 1]
+    last += [breadth(text, size) for c in geometry.columns if c.x == 1 for text in (c.name, c.note)]
+    left, right, small = 0.08, min(max(last, default=0.0) + 0.1, 0.4 * width), 0.05 + size * 1.5 / 72
     top, bottom, high = size * 3.4 / 72 + 0.08, size * 1.8 / 72 + 0.06, 0.62 * width
     height = top + high + bottom
     figure = Picture(figsize=(width, height))
@@ -47,15 +47,15 @@ def circuit(graph: Any, *, width: float | None = None) -> Figure:
         _draw_band(axes, band, room)
     for box in geometry.boxes:
         _draw_box(axes, box, room, size)
-    between = room / max(1, count - 1)
+    between = room / max(1, count - 1) - 0.08
     for column in geometry.columns:
-        x = (left + column.x * room) / width
-        name, small = fitted(column.name, between - 0.08 if column.x < 1 else right + 0.2, size, 1)
-        figure.text(x, 1 - 0.05 / height, name, fontsize=small, va="top", ha="left", weight="bold")
-        y = 1 - (0.05 + size * 1.5 / 72) / height
-        figure.text(x, y, column.note, fontsize=size * 0.85, va="top", ha="left", color="0.3")
-    foot = f"{graph.left_out:.1%} of all walks left out (keep={graph.keep:g})"
-    figure.text(0.5, 0.04 / height, fitted(foot, width - 0.1, size, 1)[0], fontsize=size, ha="center", va="bottom")
+        x, free = (left + column.x * room) / width, between if column.x < 1 else right - 0.04
+        for text, y, ink, big in ((column.name, 0.05, "black", size), (column.note, small, "0.3", size * 0.85)):
+            shown, fits = fitted(text, free, big, 1)
+            figure.text(x, 1 - y / height, shown, fontsize=fits, va="top", ha="left", color=ink)
+    foot = f"red: + ahead, blue: − ahead; {graph.left_out:.1%} of all walks left out (keep={graph.keep:g})"
+    foot, fits = fitted(foot, width - 0.1, size, 1)
+    figure.text(0.5, 0.04 / height, foot, fontsize=fits, ha="center", va="bottom")
     return figure
 
 
