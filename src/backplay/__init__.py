@@ -15,6 +15,7 @@ from backplay.games import (
     Reynolds,
     RoutingGame,
     StoppingGame,
+    SubPlay,
     preset,
     sweep,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "Reynolds",
     "RoutingGame",
     "StoppingGame",
+    "SubPlay",
     "bounds",
     "capture",
     "certify",

@@ -153,6 +153,12 @@ def test_branches():
     turned = play.through("first", [1, 3]).through("second", [0, 2])
     straight = play.through("second", [0, 2]).through("first", [1, 3])
     assert_near(turned.attribution(), straight.attribution(), what="in any order")
+    above = play.through("third", range(4)).through("second", [0, 2])
+    alone = play.through("second", [0, 2])
+    assert_near(above.attribution(), alone.attribution(), what="behind a node that every walk passes")
+    assert_near(above.share, alone.share)
+    one = play.game.play(play.x, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)).through("second", [0, 2])
+    assert_near(one.attribution(), alone.attribution(), what="from the root of weights")
     twice = play.through("second", [0, 2]).through("second", [2, 3])
     assert_near(twice.attribution(), play.through("second", 2).attribution(), what="twice at one node")
 
@@ -288,6 +294,9 @@ def test_words_and_refusals():
     assert len(str(error.value).splitlines()) <= 2
     with pytest.raises(ValueError, match="n=0"):
         sub.sample(0)
+    gradient = bp.RoutingGame(tiny_vit(), attention="gradient").play(picture(), 1)
+    with pytest.raises(bp.BackplayError, match="has no kernel, so there is no walk"):
+        gradient.through("blocks.0", 1)
 
 
 def test_the_play_is_left_alone():

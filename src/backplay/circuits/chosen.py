@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backplay.errors import InputError
 from backplay.games import Play
+from backplay.kernels.kernel import DIFFERENCE
 from backplay.network import Node
 from backplay.network.groups import find_grouped
 from backplay.network.nodes import Input
@@ -14,7 +15,7 @@ def choose(play: Play, name: str | Node, by: str) -> Node:
     node = find_grouped(play.network, name, by)
     if node not in play.network.carrying:
         raise InputError(f"{name!r} is never walked on (an oracle or a detached value); name another node.")
-    for other in (n for n in play.visited() if not isinstance(n, Input)):
+    for other in (n for n in play.passed(DIFFERENCE).masses if not isinstance(n, Input)):
         if play.kernel(other).crossed is node:
             raise InputError(
                 f"{name!r} is crossed inside attention, where walks do not stand; name {other.name!r} instead."

@@ -14,7 +14,6 @@ from backplay.circuits.references import read_references
 from backplay.entry import entries, entry
 from backplay.errors import InputError, InputTypeError, list_words
 from backplay.games import Play
-from backplay.games.subplay import SubPlay
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.keywords import Number
 from backplay.network import Node
@@ -102,9 +101,8 @@ def relevance_of(play: Play, groups: Groups) -> Tensor:
 
 def _through(play: Play, groups: Groups, index: Tensor) -> Any:
     """The part of the map through one group a sample."""
-    value = play.solved[groups.node]
-    mask = groups.labels == groups.node.layout.spread(index, value)
-    return SubPlay(play, {groups.node: mask.to(value.dtype)}).attribution()
+    mask = groups.labels == groups.node.layout.spread(index, play.solved[groups.node])
+    return play.through(groups.node, mask).attribution()
 
 
 # ---------------------------------------------------------------- references

@@ -6,6 +6,7 @@ from backplay.games.presets import PRESETS, Preset, preset
 from backplay.games.reynolds import Reynolds
 from backplay.games.routing import RoutingGame
 from backplay.games.stopping import StoppingGame
+from backplay.games.subplay import SubPlay
 from backplay.games.sweep import sweep
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Reynolds",
     "RoutingGame",
     "StoppingGame",
+    "SubPlay",
     "preset",
     "sweep",
 ]

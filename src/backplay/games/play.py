@@ -19,6 +19,7 @@ from backplay.games.occupation import Occupation
 from backplay.games.state_values import StateValues
 from backplay.games.subplay import SubPlay
 from backplay.inputs import Aim, Target, check_hidden, read_target
+from backplay.kernels.attention import NO_WALK
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.keywords import SEED, Number
 from backplay.network import Network, Node
@@ -300,6 +301,9 @@ class Play(Pictured):
 
         >>> play.through("layer4.1", [12, 40]).attribution()
         """
+        nodes = [n for n in self.passed(DIFFERENCE).masses if not isinstance(n, Input)]
+        if not all(self.kernel(n).walks for n in nodes):
+            raise UnsupportedError(NO_WALK)
         return SubPlay(self, {}).through(name, states, by)
 
     def health(self) -> Health:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -150,12 +151,20 @@ def _without_zeros(total: Tensor) -> Tensor:
     return total.masked_fill(is_empty(total), 1.0)
 
 
+NO_WALK = (
+    "attention='gradient' has no kernel, so there is no walk: only attribute() works with it; "
+    "use attention='value' for occupation, marginals and distances."
+)
+
+
 @dataclass(frozen=True, eq=False)
 class GradientBlock(Kernel):
     """Gradient through the whole attention block instead of Value routing (S25, app:abl-gradient-fallback).
 
     Relevance over the output, sent through autograd of the block, times its input. It is no walk: only maps.
     """
+
+    walks: ClassVar[bool] = False
 
     node: Attention
     scope: Scope
@@ -176,10 +185,7 @@ class GradientBlock(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if measure is not DIFFERENCE:
-            raise UnsupportedError(
-                "attention='gradient' has no kernel, so there is no walk: only attribute() works with it; "
-                "use attention='value' for occupation, marginals and distances."
-            )
+            raise UnsupportedError(NO_WALK)
         source, out = self._source, self.scope[self.node]
         with torch.inference_mode(False), torch.enable_grad():
             x = self.scope[source].detach().clone().requires_grad_()

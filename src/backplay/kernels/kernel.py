@@ -57,6 +57,7 @@ class Kernel(ABC):
     """Transitions from the states of one node to the states of its carriers."""
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
+    walks: ClassVar[bool] = True  # whether its moves have probabilities; a kernel without is good for maps alone
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
