@@ -111,6 +111,26 @@ def test_picture():
     assert found._repr_png_() and "Concepts(" in repr(found)
 
 
+def test_inference_mode():
+    """What callers have switched on or off around a call changes nothing."""
+    torch.manual_seed(0)
+    game, x = bp.RoutingGame(Picture().eval()), torch.randn(2, 3, 8, 8)
+
+    def results():
+        play = game.plays(x, targets=[0, 1])[1]
+        sub = play.through("first", [1, 2]).through("second", torch.full((4, 1, 1), 0.5))
+        graph = bp.circuit(play, ["first", "third"])
+        found = bp.concepts(play, "third", k=2, references=x, n=1)
+        return [sub.attribution(), sub.marginal("first"), sub.share, sub.sample(9).ends.double(), *found.maps], graph
+
+    plain, graph = results()
+    with torch.inference_mode():
+        inside, same = results()
+    assert same.to_json() == graph.to_json()
+    for one, other in zip(plain, inside, strict=True):
+        assert_near(other.clone(), one, 1e-6)
+
+
 def test_refusals():
     torch.manual_seed(0)
     play = bp.RoutingGame(Picture().eval()).play(torch.randn(1, 3, 8, 8))

@@ -50,12 +50,13 @@ class SubPlay(Pictured):
         node = find_grouped(self.play.network, name, by)
         if node not in self.play.network.carrying:
             raise InputError(f"{name!r} is never walked on (an oracle or a detached value); name another node.")
-        mask = read_states(self.play.network, node, states, by, self.play.solved)
-        known = self.masks.get(node)
-        return SubPlay(self.play, self.masks | {node: mask if known is None else known * mask})
+        with torch.inference_mode(False), torch.no_grad():
+            mask = read_states(self.play.network, node, states, by, self.play.solved)
+            mask = self.masks[node] * mask if node in self.masks else mask
+        return SubPlay(self.play, self.masks | {node: mask})
 
     @property
-    def route(self) -> Itinerary:
+    def itinerary(self) -> Itinerary:
         """The play with the conditions on its walks."""
         self.play.ready()
         return Itinerary(self.play, self.masks)
@@ -65,7 +66,7 @@ class SubPlay(Pictured):
         if measure not in self._walks:
             with torch.inference_mode(False), torch.no_grad():
                 self.play.passed(measure)
-                self._walks[measure] = pull_through(self.route, None, measure)
+                self._walks[measure] = pull_through(self.itinerary, None, measure)
         return self._walks[measure]
 
     @property
@@ -81,11 +82,11 @@ class SubPlay(Pictured):
     def maps(self) -> list[Tensor]:
         """The map of each explained input, in its shape."""
         if self._maps is None:
-            play, route = self.play, self.route
+            play, itinerary = self.play, self.itinerary
             with torch.inference_mode(False), torch.no_grad():
                 root = play.game.map_root(play.aim, play.solved.logits)
                 found = self._walks.get(DIFFERENCE) if root is None else None
-                found = found or pull_through(route, root, DIFFERENCE, keep=False)
+                found = found or pull_through(itinerary, root, DIFFERENCE, keep=False)
                 arrived = [found.standing.get(n) or no_mass(play, n) for n in play.network.inputs]
             pairs = zip(arrived, play.network.inputs, strict=True)
             self._maps = [play.game.finish(mass.plain(), n, play) for mass, n in pairs]
@@ -104,7 +105,7 @@ class SubPlay(Pictured):
     @cached_property
     def _ahead(self) -> Ahead:
         with torch.inference_mode(False), torch.no_grad():
-            return Ahead(self.route)
+            return Ahead(self.itinerary)
 
     def marginal(self, name: str | Node = "input", log: bool = False) -> Tensor:
         """Probability that the walk passes the chosen states and visits each element; its logarithm with `log`."""

@@ -28,7 +28,7 @@ class PassingTrajectories(Trajectories):
     ahead: Ahead = field(repr=False)  # of the walks that were drawn
 
     def __repr__(self) -> str:
-        told = " and then ".join(repr(n.name) for n in self.walk.route.order)
+        told = " and then ".join(repr(n.name) for n in self.walk.itinerary.order)
         return f"{super().__repr__()[:-1]}; all pass chosen states of {told})"
 
     @property
@@ -49,8 +49,8 @@ class PassingTrajectories(Trajectories):
 
 def sample_passing(walk: PassingPass, n: int, seed: int, arriving: bool) -> PassingTrajectories:
     """`n` trajectories of each sample, drawn from the walk given that it passes (eq:conditioned-kernel)."""
-    play = walk.route.play
-    ahead = Ahead(walk.route, arriving)
+    play = walk.itinerary.play
+    ahead = Ahead(walk.itinerary, arriving)
     found = PassingTrajectories(play, n, nowhere(play, n), arriving, walk=walk, ahead=ahead)
     _check(log_total(walk.there, play.value), "passes the chosen states")
     if arriving:

@@ -57,15 +57,15 @@ class Itinerary:
 class PassingPass(KernelPass):
     """Mass of the walks that have fulfilled every condition so far; ends are counted behind the last one."""
 
-    def __init__(self, route: Itinerary, passed: Passed, measure: Measure, keep: bool = True) -> None:
-        super().__init__(route.play.network, route.kernel, passed, measure, keep)
-        self.route, self.left = route, list(reversed(route.order))  # the next one at the end
+    def __init__(self, itinerary: Itinerary, passed: Passed, measure: Measure, keep: bool = True) -> None:
+        super().__init__(itinerary.play.network, itinerary.kernel, passed, measure, keep)
+        self.itinerary, self.left = itinerary, list(reversed(itinerary.order))  # the next one at the end
         self.crossed: dict[Node, Mass] = {}  # what has come through the next condition inside a kernel, at carriers
         self.there: list[Mass] = []  # what has fulfilled the last condition
 
     def move(self, node: Node, here: Mass) -> Iterable[tuple[Node, Mass]]:
         moved = super().move(node, here)
-        if not self.route.crosses(node):
+        if not self.itinerary.crosses(node):
             return moved
         for operand, mass in moved:
             self.crossed[operand] = self.crossed[operand].plus(mass) if operand in self.crossed else mass
@@ -79,12 +79,12 @@ class PassingPass(KernelPass):
 
     def arrive(self, node: Node) -> None:
         """Keep what stands in chosen states of a node; whatever has passed it by, or has ended, is left out."""
-        place = self.route.place
+        place = self.itinerary.place
         for other in [n for n in self.standing if place[n] < place[node] or isinstance(n, Input)]:
             if other is not node:
                 del self.standing[other]
         if node in self.standing:
-            self.standing[node] = self.route.masked(node, self.standing[node])
+            self.standing[node] = self.itinerary.masked(node, self.standing[node])
         self.there = [*([self.standing[node]] if node in self.standing else []), *self.crossed.values()]
         self.standing.update(self.crossed)
         self.crossed = {}
@@ -93,24 +93,24 @@ class PassingPass(KernelPass):
             self.passed.counted = Losses.none(len(counted.cemetery), counted.cemetery.device)
 
 
-def pull_through(route: Itinerary, root: Tensor | None, measure: Measure, keep: bool = True) -> PassingPass:
+def pull_through(itinerary: Itinerary, root: Tensor | None, measure: Measure, keep: bool = True) -> PassingPass:
     """Carry mass from the start through every condition to the inputs.
 
     Without a `root` the play's own of that measure; what its pass has found above the first condition is taken from
     there.
     """
-    play = route.play
+    play = itinerary.play
     counting = not (measure.signed or measure.discounted)
     if root is None and play.knows(measure):
-        first = route.place[route.order[0]]
+        first = itinerary.place[itinerary.order[0]]
         known = play.passed(measure).masses
-        above = {n: m for n, m in known.items() if route.place[n] >= first}
-        crossing = [n for n in above if route.crosses(n) and route.next(n) is route.order[0]]
+        above = {n: m for n, m in known.items() if itinerary.place[n] >= first}
+        crossing = [n for n in above if itinerary.crosses(n) and itinerary.next(n) is itinerary.order[0]]
         passed = Passed(dict(above), Losses.none(len(play.value), play.value.device) if counting else None)
-        found = _Resumed(route, passed, measure, keep, first, crossing)
+        found = _Resumed(itinerary, passed, measure, keep, first, crossing)
     else:
         root = play.root(measure) if root is None else root
-        found = PassingPass(route, Passed.starting(play.start, root, counting), measure, keep)
+        found = PassingPass(itinerary, Passed.starting(play.start, root, counting), measure, keep)
     run(found)
     found.passed.arrive()
     return found
@@ -120,13 +120,13 @@ class _Resumed(PassingPass):
     """A pass that is known above its first condition: only kernels that lead through it are asked again there."""
 
     def __init__(
-        self, route: Itinerary, passed: Passed, measure: Measure, keep: bool, first: int, crossing: list[Node]
+        self, itinerary: Itinerary, passed: Passed, measure: Measure, keep: bool, first: int, crossing: list[Node]
     ) -> None:
-        super().__init__(route, passed, measure, keep)
+        super().__init__(itinerary, passed, measure, keep)
         self.first, self.again = first, crossing
 
     def leave(self, node: Node) -> None:
-        if self.route.place[node] <= self.first or node in self.again:
+        if self.itinerary.place[node] <= self.first or node in self.again:
             super().leave(node)
         elif not self.keep:
             self.standing.pop(node, None)
@@ -141,13 +141,13 @@ class Ahead:
     With `arriving`, that it also reaches an input.
     """
 
-    def __init__(self, route: Itinerary, arriving: bool = False) -> None:
-        self.route, self.arriving = route, arriving
-        self.play = route.play
+    def __init__(self, itinerary: Itinerary, arriving: bool = False) -> None:
+        self.itinerary, self.arriving = itinerary, arriving
+        self.play = itinerary.play
         self._h: dict[Node, Mass] = survival(self.play) if arriving else {}
         for node in self.play.network.nodes:
-            if node in self.play.visited() and not isinstance(node, Input) and route.next(node) is not None:
-                self._h[node] = ahead_of(node, route.kernel(node), self.below(node), ends=False)
+            if node in self.play.visited() and not isinstance(node, Input) and itinerary.next(node) is not None:
+                self._h[node] = ahead_of(node, itinerary.kernel(node), self.below(node), ends=False)
 
     def leaving(self, node: Node) -> Mass | None:
         """At the states of a node, its own condition aside; None where it is 1 everywhere."""
@@ -160,14 +160,14 @@ class Ahead:
             value = self.play.solved[node]
             zeros = torch.zeros(len(self.play.value), dtype=torch.float64, device=value.device)
             known = Mass(torch.ones_like(value), zeros, node.layout)
-        return self.route.masked(node, known)
+        return self.itinerary.masked(node, known)
 
     def below(self, node: Node) -> list[Mass]:
         """At the carriers of a node, as walks see them that leave it."""
-        route, kernel = self.route, self.play.kernel(node)
-        due = route.next(node)
+        itinerary, kernel = self.itinerary, self.play.kernel(node)
+        due = itinerary.next(node)
         if due is not None and kernel.crossed is due:
-            due = route.next(due)
+            due = itinerary.next(due)
         return [
             self.at(n) if due is None or n is due or self._before(n, due) else no_mass(self.play, n)
             for n in kernel.carriers or node.carriers
@@ -175,13 +175,15 @@ class Ahead:
 
     def _before(self, node: Node, due: Node) -> bool:
         """Whether a walk at a node may still come to a condition; an input is the end."""
-        return self.route.place[node] > self.route.place[due] and not isinstance(node, Input)
+        return self.itinerary.place[node] > self.itinerary.place[due] and not isinstance(node, Input)
 
     def kernel(self, node: Node) -> Kernel:
         """The kernel of the walk that will fulfil all of this: the Doob transform (eq:conditioned-kernel)."""
         here = self.leaving(node)
         return (
-            self.play.kernel(node) if here is None else Conditioned.on(self.route.kernel(node), here, self.below(node))
+            self.play.kernel(node)
+            if here is None
+            else Conditioned.on(self.itinerary.kernel(node), here, self.below(node))
         )
 
 
@@ -204,7 +206,7 @@ def _crossing(walk: PassingPass, ahead: Ahead, node: Node) -> Iterator[Mass]:
     for mixing, mass in walk.standing.items():
         if isinstance(mixing, Input) or ahead.play.kernel(mixing).crossed is not node:
             continue
-        kernel, (behind,) = ahead.route.kernel(mixing), ahead.below(mixing)
+        kernel, (behind,) = ahead.itinerary.kernel(mixing), ahead.below(mixing)
         through = kernel.cross(mass.value, walk.measure, behind.value)
         yield Mass(through, mass.exponent + behind.exponent, node.layout)
 

@@ -123,8 +123,8 @@ def part(
     title = f"{share(float(sub.share[sample]))} of walks pass chosen states of {nodes}"
     heat = sub.maps()[0]
     if heat.ndim == 4:
-        options = {"model": model or play.network, "mean": mean, "std": std}
-        return heatmap(heat, play.inputs[play.network.keys[0]], sample=sample, title=title, width=width, **options)
+        image, model = play.inputs[play.network.keys[0]], model or play.network
+        return heatmap(heat, image, sample=sample, title=title, model=model, mean=mean, std=std, width=width)
     if heat.ndim == 3:
         return heatmap(heat[sample][None, None], title=title, width=width)
     return bars(heat[sample].detach().double().cpu().flatten().numpy(), title, width)
