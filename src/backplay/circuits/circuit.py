@@ -119,7 +119,7 @@ def circuit(
     way of kept groups; the others are added up as its rest. A walk that passes by a layer is led on to the next one
     that it comes to. Ends are the input, † and constants; name the input among the nodes to have its elements apart.
 
-    >>> bp.circuit(play, nodes=["layer3", "layer4"], keep=0.5).plot()
+    >>> bp.circuit(play, nodes=["features.0", "features.2"], keep=0.5).plot()
     """
     if not isinstance(play, Play):
         raise InputTypeError(f"circuit takes a play, game.play(x); got {type(play).__name__}.")

@@ -69,7 +69,7 @@ def concepts(
     With `references`, a batch of images, one of the zoo or a folder, also the `n` of them in which each is strongest:
     every reference is explained for its own class. A folder asks for a model that `backplay.models.load` has loaded.
 
-    >>> bp.concepts(play, "layer4", k=8).plot()
+    >>> bp.concepts(play, "features.2", k=2).plot()
     """
     if not isinstance(play, Play):
         raise InputTypeError(f"concepts takes a play, game.play(x); got {type(play).__name__}.")

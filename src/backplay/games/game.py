@@ -142,7 +142,7 @@ class Game(ABC, Generic[M]):
     def plays(self, x: Inputs, targets: Sequence[Any] | Tensor, additional_forward_args: Any = None) -> list[Play]:
         """A play for each target, all on one forward pass: values and kernels are made once and shared.
 
-        >>> [play.attribution() for play in game.plays(x, targets=[3, 5, 8])]
+        >>> [play.attribution() for play in game.plays(x, targets=[1, 3, 4])]
         """
         wanted = read_targets(targets)
         first = self.play(x, wanted[0], additional_forward_args)

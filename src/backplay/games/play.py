@@ -299,7 +299,7 @@ class Play(Pictured):
         within [0, 1], that broadcasts against the node's output. Over states that every walk passes, such as a block's
         output, the maps add up to the whole one.
 
-        >>> play.through("layer4.1", [12, 40]).attribution()
+        >>> play.through("features.2", [1, 3]).attribution()
         """
         nodes = [n for n in self.passed(DIFFERENCE).masses if not isinstance(n, Input)]
         if not all(self.kernel(n).walks for n in nodes):

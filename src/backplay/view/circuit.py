@@ -24,7 +24,7 @@ def circuit(graph: Any, *, width: float | None = None) -> Figure:
     Red where the player + is ahead, blue where − is, grey where discounts are not followed. Below the name of a layer
     stands how many of all walks come there by way of what was kept, and how many of those end in † before the next.
 
-    >>> bp.view.circuit(bp.circuit(play, nodes=["layer3", "layer4"]))
+    >>> bp.view.circuit(bp.circuit(play, nodes=["features.0", "features.2"]))
     """
     if not isinstance(graph, Circuit):
         raise InputTypeError(f"circuit draws what bp.circuit(play, nodes) returns; got {type(graph).__name__}.")

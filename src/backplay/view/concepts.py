@@ -33,7 +33,7 @@ def concepts(
     With references each channel has a row: its map, and beside it the images in which it is strongest. All maps of the
     image share one scale, and those of the references another one.
 
-    >>> bp.view.concepts(bp.concepts(play, "layer4", references=zoo.images(64)))
+    >>> bp.view.concepts(bp.concepts(play, "features.2", references=x))
     """
     if not isinstance(found, Concepts):
         raise InputTypeError(f"concepts draws what bp.concepts(play, node) returns; got {type(found).__name__}.")
