@@ -12,6 +12,7 @@ from attention_blocks import drawn
 from closeness import array, assert_near, unscaled
 from enumerated import draw_inputs, examples, require, solved, tensor
 from mixed import GAMES, Mixed
+from narrow import SHAPES, Residual, cnn, mlp
 from oracles import strategies
 from oracles.attention import CLASSES, RoutingWalk, StoppingWalk
 from oracles.passing import passing
@@ -260,6 +261,26 @@ def test_rejection():
         seen = torch.cat([one, other]).unique()
         shares = [(sample[:, None] == seen).double().mean(0) for sample in (one, other)]
         assert float((shares[0] - shares[1]).abs().max()) < 0.06, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind, first", [(mlp, "0"), (cnn, "0"), (Residual, "narrow.0")])
+def test_tiny_shares(kind, first, dtype):
+    """One walk in 1e30 passes, or fewer, and still every drawn one does; parts add up by their logarithms."""
+    torch.manual_seed(1)
+    model = kind(5, 1e-10).to(dtype).eval()
+    play = bp.RoutingGame(model).play(torch.rand(SHAPES[kind], dtype=dtype) + 0.5, 0)
+    parts = [play.through(first, k) for k in range(2)]
+    whole = play.marginal(first, log=True).double().flatten(1).logsumexp(1)
+    assert (whole < np.log(1e-30)).all()
+    assert_near(torch.logaddexp(*(p.log_share for p in parts)), whole, 1e-4)  # the third channel is dead
+    for arriving in (False, True):
+        walks = parts[1].sample(500, seed=1, arriving=arriving)
+        node = play.network.find(first)
+        assert _channels(walks.states[node.name], node) == [1]
+        assert bool((walks.ends == 0).all()) or not arriving
+        for name in walks.states:
+            assert (walks.check(name) > 1e-4).all(), name
 
 
 def test_words_and_refusals():
