@@ -2,6 +2,7 @@
 
 import json
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -176,6 +177,8 @@ def test_ways_out():
         assert net.edges[edge.source, edge.target]["mass"] == edge.mass
     page = graph.html()
     assert page.count("<svg") == 1 and "script" not in page and "http" not in page and "third" in page
+    drawing = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])
+    assert sum(part.tag == "path" for part in drawing) == sum(e.target not in ("†", "constants") for e in graph.edges)
     assert page.count("<rect") == sum(n.kind in ("root", "group", "rest", "input") for n in graph.nodes)
     assert repr(graph).startswith("Circuit(") and "channels of third, first" in repr(graph)
     words = {text.get_text() for text in graph.plot().texts}
