@@ -113,7 +113,7 @@ def _strongest(play: Play, layer: str, by: str, images: Tensor, index: Tensor, n
     game = play.game
     size = game.together(images[:1])
     known: list[Tensor] = []
-    with Progress("playing references", len(images)) as progress, game.settled(images[:1]):
+    with Progress("playing references", len(images)) as progress:
         for part in images.split(size):
             one = game.play(part)
             with torch.inference_mode(False), torch.no_grad():

@@ -57,8 +57,10 @@ class Itinerary:
 class PassingPass(KernelPass):
     """Mass of the walks that have fulfilled every condition so far; ends are counted behind the last one."""
 
-    def __init__(self, itinerary: Itinerary, passed: Passed, measure: Measure, keep: bool = True) -> None:
-        super().__init__(itinerary.play.network, itinerary.kernel, passed, measure, keep)
+    def __init__(
+        self, itinerary: Itinerary, passed: Passed, measure: Measure, keep: bool = True, careful: bool = True
+    ) -> None:
+        super().__init__(itinerary.play.network, itinerary.kernel, passed, measure, keep, careful)
         self.itinerary, self.left = itinerary, list(reversed(itinerary.order))  # the next one at the end
         self.crossed: dict[Node, Mass] = {}  # what has come through the next condition inside a kernel, at carriers
         self.there: list[Mass] = []  # what has fulfilled the last condition
@@ -93,40 +95,38 @@ class PassingPass(KernelPass):
             self.passed.counted = Losses.none(len(counted.cemetery), counted.cemetery.device)
 
 
-def pull_through(itinerary: Itinerary, root: Tensor | None, measure: Measure, keep: bool = True) -> PassingPass:
+def pull_through(
+    itinerary: Itinerary, root: Tensor | None, measure: Measure, keep: bool = True, careful: bool = False
+) -> PassingPass:
     """Carry mass from the start through every condition to the inputs.
 
     Without a `root` the play's own of that measure; what its pass has found above the first condition is taken from
-    there.
+    there. A pass that was not `careful` enough, and has left the range, is run again.
     """
     play = itinerary.play
     counting = not (measure.signed or measure.discounted)
     if root is None and play.knows(measure):
         first = itinerary.place[itinerary.order[0]]
-        known = play.passed(measure).masses
-        above = {n: m for n, m in known.items() if itinerary.place[n] >= first}
-        crossing = [n for n in above if itinerary.crosses(n) and itinerary.next(n) is itinerary.order[0]]
-        passed = Passed(dict(above), Losses.none(len(play.value), play.value.device) if counting else None)
-        found = _Resumed(itinerary, passed, measure, keep, first, crossing)
+        above = {n: m for n, m in play.passed(measure).masses.items() if itinerary.place[n] >= first}
+        passed = Passed(above, Losses.none(len(play.value), play.value.device) if counting else None)
+        found = _Resumed(itinerary, passed, measure, keep, careful)
     else:
-        root = play.root(measure) if root is None else root
-        found = PassingPass(itinerary, Passed.starting(play.start, root, counting), measure, keep)
+        begin = play.root(measure) if root is None else root
+        found = PassingPass(itinerary, Passed.starting(play.start, begin, counting), measure, keep, careful)
     run(found)
     found.passed.arrive()
-    return found
+    if careful or found.passed.finite:
+        return found
+    return pull_through(itinerary, root, measure, keep, careful=True)
 
 
 class _Resumed(PassingPass):
     """A pass that is known above its first condition: only kernels that lead through it are asked again there."""
 
-    def __init__(
-        self, itinerary: Itinerary, passed: Passed, measure: Measure, keep: bool, first: int, crossing: list[Node]
-    ) -> None:
-        super().__init__(itinerary, passed, measure, keep)
-        self.first, self.again = first, crossing
-
     def leave(self, node: Node) -> None:
-        if self.itinerary.place[node] <= self.first or node in self.again:
+        first = self.itinerary.order[0]
+        above = self.itinerary.place[node] > self.itinerary.place[first]
+        if not above or (node in self.standing and self.itinerary.crosses(node)):
             super().leave(node)
         elif not self.keep:
             self.standing.pop(node, None)
