@@ -19,6 +19,7 @@ from backplay.games import (
     preset,
     sweep,
 )
+from backplay.games.robustness import Robustness, robustness
 from backplay.methods import Explainer, MethodInfo, explain, methods
 from backplay.network import Network, Node, capture
 from backplay.symmetry import transforms
@@ -51,6 +52,7 @@ __all__ = [
     "Play",
     "Preset",
     "Reynolds",
+    "Robustness",
     "RoutingGame",
     "StoppingGame",
     "SubPlay",
@@ -68,6 +70,7 @@ __all__ = [
     "preset",
     "presets",
     "randomise",
+    "robustness",
     "sanity",
     "sweep",
     "text",

@@ -9,6 +9,7 @@ from torch import nn
 
 import backplay as bp
 from attention_blocks import drawn
+from backplay.network.attention import Attention
 from closeness import array, assert_near, unscaled
 from enumerated import draw_inputs, examples, require, solved, tensor
 from mixed import GAMES, Mixed
@@ -139,6 +140,45 @@ def test_partitions(game, options):
             assert_near(every.marginal("input"), play.marginal("input"), scale=1.0)
         else:
             assert (every.share < 0.9).all()  # a branch of a residual sum: the others take the skip
+
+
+@pytest.mark.parametrize("model, x", [(tiny_vit(), picture()), (Mixed().double(), picture()[:, :, :3, 0])])
+def test_every_node(model, x):
+    """At any node, wires that are crossed inside attention too, the walks through its states are those that visit."""
+    play = bp.RoutingGame(model.eval(), epsilon=0.1).play(x, 1)
+    for node in play.network.nodes:
+        if node not in play.network.carrying:
+            continue
+        marginal = play.marginal(node)
+        mask = (torch.arange(marginal.numel()) % 3 == 1).view(marginal.shape)
+        sub = play.through(node, mask)
+        assert_near(sub.marginal(node), marginal * mask, scale=1.0, what=node.name)
+        assert_near(sub.share, node.layout.sum(marginal * mask), scale=1.0, what=node.name)
+        rest = play.through(node, ~mask)
+        both = play.through(node, torch.ones(()))
+        assert_near(sub.attribution() + rest.attribution(), both.attribution(), what=node.name)
+
+
+def test_two_conditions_inside_attention():
+    """A wire and the projection behind it are both crossed by one kernel: where both agree, each alone is enough."""
+    play = bp.RoutingGame(tiny_vit(), epsilon=0.1).play(picture(), 1)
+    mixing = [n for n in play.network.nodes if isinstance(n, Attention)][-1]
+    projection, wire = mixing.projection, mixing.wires[-1]
+    states = torch.zeros(play.solved[projection].shape, dtype=torch.float64)
+    states[..., 13::2] = 1  # of the values, which are the last third
+    same = mixing.through(states, play.solved)
+    alone, behind = play.through(projection, states), play.through(wire, same)
+    both = play.through(wire, same).through(projection, states)
+    assert (alone.share > 1e-3).all()
+    for sub in (behind, both):
+        assert_near(sub.attribution(), alone.attribution())
+        assert_near(sub.share, alone.share)
+        assert_near(sub.marginal(wire), alone.marginal(wire), scale=1.0)
+    apart = play.through(wire, 1 - same).through(projection, states)
+    assert not apart.share.any()
+    walks = both.sample(2000, seed=1)
+    for name in walks.states:
+        assert (walks.check(name) > 1e-4).all(), name
 
 
 def test_branches():

@@ -16,7 +16,7 @@ def choose(play: Play, name: str | Node, by: str) -> Node:
     if node not in play.network.carrying:
         raise InputError(f"{name!r} is never walked on (an oracle or a detached value); name another node.")
     for other in (n for n in play.passed(DIFFERENCE).masses if not isinstance(n, Input)):
-        if play.kernel(other).crossed is node:
+        if play.kernel(other).crosses(node):
             raise InputError(
                 f"{name!r} is crossed inside attention, where walks do not stand; name {other.name!r} instead."
             )

@@ -12,10 +12,10 @@ from backplay.network.mass import Mass
 
 @dataclass(frozen=True, repr=False)
 class Occupation:
-    """Discounted visits of both players (def:occupation): true `Γ± = plus, minus · exp(log_scale)`.
+    """Discounted visits of both players (def:occupation, eq:attribution): true `Γ± = plus, minus · exp(log_scale)`.
 
-    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` from a pass of its own, never from a subtraction (S11).
-    Tensors have the shape of the node's output, scales (B,).
+    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` (eq:routing-Gamma-pair) from a pass of its own, never from a
+    subtraction (S11). Tensors have the shape of the node's output, scales (B,).
     """
 
     plus: Tensor

@@ -39,15 +39,21 @@ class Itinerary:
         """The condition that a walk at a node has to fulfil next, once it leaves the node."""
         return next((n for n in self.order if self.place[n] < self.place[node]), None)
 
-    def crosses(self, node: Node) -> bool:
-        """Whether walks fulfil their next condition on the way from this node to its carriers (S23)."""
+    def on_the_way(self, node: Node) -> list[Node]:
+        """The conditions that walks fulfil inside the kernel of a node, on their way to its carriers (S23)."""
+        found: list[Node] = []
         due = None if isinstance(node, Input) else self.next(node)
-        return due is not None and self.play.kernel(node).crossed is due
+        while due is not None and self.play.kernel(node).crosses(due):
+            found.append(due)
+            due = self.next(due)
+        return found
 
     def kernel(self, node: Node) -> Kernel:
-        """How walks leave a node: where they cross the states of their next condition, by the chosen ones."""
-        kernel, due = self.play.kernel(node), self.next(node)
-        return kernel.narrowed(self.masks[due]) if due is not None and kernel.crossed is due else kernel
+        """How walks leave a node: where they fulfil conditions on the way, by the chosen states."""
+        kernel = self.play.kernel(node)
+        for due in self.on_the_way(node):
+            kernel = kernel.narrowed(self.masks[due], due)
+        return kernel
 
     def masked(self, node: Node, mass: Mass) -> Mass:
         """What of a mass at a node stands in chosen states."""
@@ -62,15 +68,17 @@ class PassingPass(KernelPass):
     ) -> None:
         super().__init__(itinerary.play.network, itinerary.kernel, passed, measure, keep, careful)
         self.itinerary, self.left = itinerary, list(reversed(itinerary.order))  # the next one at the end
-        self.crossed: dict[Node, Mass] = {}  # what has come through the next condition inside a kernel, at carriers
+        # what has come through conditions inside a kernel, at carriers, by the last condition that it has met so
+        self.crossed: dict[Node, dict[Node, Mass]] = {}
         self.there: list[Mass] = []  # what has fulfilled the last condition
 
     def move(self, node: Node, here: Mass) -> Iterable[tuple[Node, Mass]]:
-        moved = super().move(node, here)
-        if not self.itinerary.crosses(node):
+        moved, met = super().move(node, here), self.itinerary.on_the_way(node)
+        if not met:
             return moved
+        behind = self.crossed.setdefault(met[-1], {})
         for operand, mass in moved:
-            self.crossed[operand] = self.crossed[operand].plus(mass) if operand in self.crossed else mass
+            behind[operand] = behind[operand].plus(mass) if operand in behind else mass
         return ()
 
     def leave(self, node: Node) -> None:
@@ -87,9 +95,9 @@ class PassingPass(KernelPass):
                 del self.standing[other]
         if node in self.standing:
             self.standing[node] = self.itinerary.masked(node, self.standing[node])
-        self.there = [*([self.standing[node]] if node in self.standing else []), *self.crossed.values()]
-        self.standing.update(self.crossed)
-        self.crossed = {}
+        crossed = self.crossed.pop(node, {})
+        self.there = [*([self.standing[node]] if node in self.standing else []), *crossed.values()]
+        self.standing.update(crossed)
         counted = self.passed.counted
         if counted is not None:
             self.passed.counted = Losses.none(len(counted.cemetery), counted.cemetery.device)
@@ -126,7 +134,7 @@ class _Resumed(PassingPass):
     def leave(self, node: Node) -> None:
         first = self.itinerary.order[0]
         above = self.itinerary.place[node] > self.itinerary.place[first]
-        if not above or (node in self.standing and self.itinerary.crosses(node)):
+        if not above or (node in self.standing and self.itinerary.on_the_way(node)):
             super().leave(node)
         elif not self.keep:
             self.standing.pop(node, None)
@@ -165,9 +173,7 @@ class Ahead:
     def below(self, node: Node) -> list[Mass]:
         """At the carriers of a node, as walks see them that leave it."""
         itinerary, kernel = self.itinerary, self.play.kernel(node)
-        due = itinerary.next(node)
-        if due is not None and kernel.crossed is due:
-            due = itinerary.next(due)
+        due = itinerary.next([node, *itinerary.on_the_way(node)][-1])
         return [
             self.at(n) if due is None or n is due or self._before(n, due) else no_mass(self.play, n)
             for n in kernel.carriers or node.carriers
@@ -204,10 +210,10 @@ def _standing(walk: PassingPass, ahead: Ahead, node: Node) -> Iterator[Mass]:
 def _crossing(walk: PassingPass, ahead: Ahead, node: Node) -> Iterator[Mass]:
     """What comes through a node's states inside a composite (S23)."""
     for mixing, mass in walk.standing.items():
-        if isinstance(mixing, Input) or ahead.play.kernel(mixing).crossed is not node:
+        if isinstance(mixing, Input) or not ahead.play.kernel(mixing).crosses(node):
             continue
         kernel, (behind,) = ahead.itinerary.kernel(mixing), ahead.below(mixing)
-        through = kernel.cross(mass.value, walk.measure, behind.value)
+        through = kernel.cross(mass.value, walk.measure, behind.value, None if kernel.crossed is node else node)
         yield Mass(through, mass.exponent + behind.exponent, node.layout)
 
 
