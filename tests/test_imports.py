@@ -23,6 +23,7 @@ LEVELS = (
     ("methods", "photographs"),
     ("interop", "zoo"),
     ("models",),
+    ("circuits",),
     ("view",),
     ("text",),
     ("bench", "sanity"),

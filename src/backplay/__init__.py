@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from backplay.circuits import Circuit, Concepts, circuit, concepts
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -14,6 +15,7 @@ from backplay.games import (
     Reynolds,
     RoutingGame,
     StoppingGame,
+    SubPlay,
     preset,
     sweep,
 )
@@ -37,6 +39,8 @@ __version__ = "0.1.0"
 __all__ = [
     "BackplayError",
     "Certificate",
+    "Circuit",
+    "Concepts",
     "Decomposition",
     "Explainer",
     "Hellinger",
@@ -51,9 +55,12 @@ __all__ = [
     "Robustness",
     "RoutingGame",
     "StoppingGame",
+    "SubPlay",
     "bounds",
     "capture",
     "certify",
+    "circuit",
+    "concepts",
     "decompose",
     "explain",
     "hellinger",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -16,7 +16,7 @@ from backplay.games.batches import check_finite, check_size, in_parts, targets_o
 from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.games.state_values import StateValues
-from backplay.inputs import Aim, Target
+from backplay.inputs import Aim, Target, read_targets
 from backplay.kernels.kernel import Kernel
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Arguments, Inputs
@@ -132,6 +132,16 @@ class Game(ABC, Generic[M]):
         network, inputs = self.prepare(x, additional_forward_args)
         with torch.inference_mode(False), torch.no_grad():
             return Play(self, network, inputs, target)
+
+    @entry
+    def plays(self, x: Inputs, targets: Sequence[Any] | Tensor, additional_forward_args: Any = None) -> list[Play]:
+        """A play for each target, all on one forward pass: values and kernels are made once and shared.
+
+        >>> [play.attribution() for play in game.plays(x, targets=[1, 3, 4])]
+        """
+        wanted = read_targets(targets)
+        first = self.play(x, wanted[0], additional_forward_args)
+        return [first, *(first.towards(target) for target in wanted[1:])]
 
     @entry
     def attribute(

@@ -11,7 +11,9 @@ except ImportError as error:
     raise MissingLibraryError("pictures need matplotlib: pip install 'backplay[view]'.") from error
 
 from backplay.view.certificate import certificate
+from backplay.view.circuit import circuit
 from backplay.view.clusters import clusters
+from backplay.view.concepts import concepts
 from backplay.view.distance import distance
 from backplay.view.flow import flow
 from backplay.view.game import game
@@ -27,7 +29,9 @@ from backplay.view.walks import walks
 
 __all__ = [
     "certificate",
+    "circuit",
     "clusters",
+    "concepts",
     "distance",
     "flow",
     "game",

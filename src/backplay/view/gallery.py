@@ -100,6 +100,20 @@ def flow() -> Figure:
     return bp.view.flow(bp.RoutingGame(zoo.load("vit")).play(batch.x, batch.target))
 
 
+def concepts() -> Figure:
+    """What the channels of a late layer stand for."""
+    batch = zoo.images(1)
+    play = bp.RoutingGame(zoo.load("resnet")).play(batch.x, batch.target)
+    return bp.concepts(play, "features.9", k=3, references=zoo.images(24, seed=1)).plot()
+
+
+def circuit() -> Figure:
+    """Which heads of a ViT the walk passes."""
+    batch = zoo.images(1)
+    play = bp.RoutingGame(zoo.load("vit")).play(batch.x, batch.target)
+    return bp.circuit(play, [f"features.{k}.attention" for k in (1, 2, 3, 4)], by="head").plot()
+
+
 def distance() -> Figure:
     """A network that learned from objects against one that learned from tiles."""
     batch = zoo.images(1, spurious=True)
@@ -177,6 +191,8 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         players,
         walks,
         flow,
+        concepts,
+        circuit,
         distance,
         clusters,
         noise,

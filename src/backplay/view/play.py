@@ -16,6 +16,7 @@ from torch import Tensor
 from backplay.errors import InputError, InputTypeError
 from backplay.games.neurons import Neuron
 from backplay.games.play import Play
+from backplay.games.subplay import SubPlay
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.network import Node
 from backplay.view.canvas import COLUMN, Picture, check_width, letters, picture, quiet
@@ -106,6 +107,24 @@ def summary(
         return heatmap(
             heat, play.x, sample=sample, title=title, model=model or play.network, mean=mean, std=std, width=width
         )
+    if heat.ndim == 3:
+        return heatmap(heat[sample][None, None], title=title, width=width)
+    return bars(heat[sample].detach().double().cpu().flatten().numpy(), title, width)
+
+
+@picture
+def part(
+    sub: SubPlay, *, sample: int = 0, model: Any = None, mean: Any = None, std: Any = None, width: float | None = None
+) -> Figure:
+    """The map of the walks through chosen states, beside the image; of other inputs, bars or a table of elements."""
+    play = sub.play
+    check_sample(sample, len(play.value), "the play")
+    nodes = " and ".join(n.name for n in sub.masks)
+    title = f"{share(float(sub.share[sample]))} of walks pass chosen states of {nodes}"
+    heat = sub.maps()[0]
+    if heat.ndim == 4:
+        image, model = play.inputs[play.network.keys[0]], model or play.network
+        return heatmap(heat, image, sample=sample, title=title, model=model, mean=mean, std=std, width=width)
     if heat.ndim == 3:
         return heatmap(heat[sample][None, None], title=title, width=width)
     return bars(heat[sample].detach().double().cpu().flatten().numpy(), title, width)
