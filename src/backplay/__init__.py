@@ -18,6 +18,7 @@ from backplay.games import (
     sweep,
 )
 from backplay.methods import Explainer, MethodInfo, explain, methods
+from backplay.methods import rules as lrp
 from backplay.network import Network, Node, capture
 from backplay.symmetry import transforms
 from backplay.trajectory import bounds
@@ -56,6 +57,7 @@ __all__ = [
     "explain",
     "hellinger",
     "hellinger_matrix",
+    "lrp",
     "methods",
     "moments",
     "preset",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from backplay.errors import KeywordError, suggestion
 
@@ -139,6 +142,54 @@ class ByLayer:
         return "a mapping such as {'features.*': {'" + next(iter(self.accepts), "keyword") + "': …}}, or None"
 
 
-Keyword = Number | Choice | Layer | ByLayer
+@dataclass(frozen=True)
+class Bound:
+    """A finite number, or a tensor of such that can be broadcast to the input; None leaves it to the input."""
+
+    default: None = None
+    note: str = ""
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value, a tensor detached; a `KeywordError` unless it is accepted."""
+        if isinstance(value, Tensor):
+            if not value.numel() or value.is_complex() or not bool(torch.isfinite(value).all()):
+                raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+            return value.detach()
+        try:
+            return Number(None).check(name, value)
+        except KeywordError:
+            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.") from None
+
+    @property
+    def range(self) -> str:
+        """What is accepted, in words."""
+        return "a finite number, a tensor of such like the input, or None"
+
+
+@dataclass(frozen=True)
+class ByPattern:
+    """Objects by patterns of module paths; `read` checks one of them, and `words` says what they are."""
+
+    read: Callable[[str, Any], Any]
+    words: str
+    default: None = None
+    note: str = ""
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value as a plain dict; a `KeywordError` unless it is accepted."""
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or not all(isinstance(pattern, str) for pattern in value):  # pyright: ignore[reportUnknownVariableType]
+            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+        given: Mapping[Any, Any] = value
+        return {pattern: self.read(f"{name}[{pattern!r}]", inner) for pattern, inner in given.items()}
+
+    @property
+    def range(self) -> str:
+        """What is accepted, in words."""
+        return f"a mapping such as {self.words}, or None"
+
+
+Keyword = Number | Choice | Layer | ByLayer | ByPattern | Bound
 
 SEED = Number(0, note="fixes every draw")

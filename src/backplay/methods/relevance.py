@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError
 from backplay.keywords import Choice, Number
-from backplay.methods.bilinear import Softmax
+from backplay.methods.bilinear import ATTENTION_STABILISER, Softmax
 from backplay.methods.propagation import Rules, relevance
 from backplay.methods.registry import method
-from backplay.methods.rules import BIASES, Absolute, Box, Epsilon, Gamma, over
+from backplay.methods.relays import over
+from backplay.methods.rules import BIASES, Absolute, Box, Epsilon, Gamma
 from backplay.methods.subject import Subject
 
 BACH = "Bach et al. 2015, PLoS ONE 10(7), On pixel-wise explanations for non-linear classifier decisions by LRP"
@@ -90,15 +90,8 @@ def lrp_box(
     subject: Subject, epsilon: float, gamma: float, low: float | None, high: float | None, bias: str
 ) -> Sequence[Tensor]:
     """The zᴮ rule in the layers that see the image, LRP-γ above."""
-    if low is not None and high is not None and low >= high:
-        raise KeywordError(f"low={low!r} is out of range: it must be below high={high!r}.")
-    lowest, highest = float(subject.x.flatten(1).amin(1).max()), float(subject.x.flatten(1).amax(1).min())
-    if high is None and low is not None and low > highest:
-        raise KeywordError(f"low={low!r} is out of range: the highest value of the image is {highest:g}.")
-    if low is None and high is not None and high < lowest:
-        raise KeywordError(f"high={high!r} is out of range: the lowest value of the image is {lowest:g}.")
-    rule = Gamma(gamma, epsilon, bias)
-    return relevance(subject, Rules(rule, rule, first=Box(low, high)))
+    rule, box = Gamma(gamma, epsilon, bias), Box(low, high, 0.0)
+    return relevance(subject, Rules(rule, rule, first=box, first_dense=box))
 
 
 @method("lrp_abs", title="LRP-|z|", family="relevance", reference=VUKADIN)
@@ -113,7 +106,7 @@ def lrp_abs(subject: Subject) -> Sequence[Tensor]:
     every input has its share of `|contribution|`. It also follows queries and keys, scales the relevance of every
     layer to the sum 1, and takes off the map of all other classes.
     """
-    rule = Absolute()
+    rule = Absolute(0.0)
     return relevance(subject, Rules(rule, rule, mix=rule, passing=True, sums="absolute"))
 
 
@@ -146,7 +139,7 @@ def cp_lrp(subject: Subject) -> Sequence[Tensor]:
 
     Norms still centre. Biases and offsets keep their part. On a ReLU network it is input times gradient.
     """
-    rule = Epsilon()
+    rule = Epsilon(0.0)
     return relevance(subject, Rules(rule, rule))
 
 
@@ -171,7 +164,7 @@ def _attention_grid() -> tuple[dict[str, Any], ...]:
         "epsilon": _epsilon(1e-6),
         "gamma_conv": Number(0.25, low=0.0, note="γ in convolutions; 0 is the ε rule"),
         "gamma_lin": Number(0.05, low=0.0, note="γ in linear layers; 0 is the ε rule"),
-        "epsilon_attn": Number(0.25, low=0.0, note="ε in the two products of attention"),
+        "epsilon_attn": Number(ATTENTION_STABILISER, low=0.0, note="ε in the two products of attention"),
     },
     grid=_attention_grid(),
 )
