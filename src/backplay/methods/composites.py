@@ -69,6 +69,7 @@ BOXED = "epsilon_gamma_box"
         "low": Bound(note=f"lowest values of the input, for {BOXED}; None: the sample's own"),
         "high": Bound(note=f"highest values of the input, for {BOXED}; None: the sample's own"),
     },
+    layers=True,
 )
 def lrp(
     subject: Subject, composite: str, rules: Mapping[str, Rule] | None, low: Bounds, high: Bounds

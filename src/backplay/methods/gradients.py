@@ -19,16 +19,24 @@ from backplay.methods.subject import Subject
 from backplay.values.forward import Values
 
 
-@method("gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034")
+@method(
+    "gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034", layers=True
+)
 def gradient(subject: Subject) -> Sequence[Tensor]:
     """Gradient of the target's logit, through everything that the model computes (attention weights, norms)."""
     return subject.gradients()
 
 
-@method("gradient_x_input", title="Gr×Inp", family="gradient", reference="Shrikumar et al., 2016, arXiv:1605.01713")
+@method(
+    "gradient_x_input",
+    title="Gr×Inp",
+    family="gradient",
+    reference="Shrikumar et al., 2016, arXiv:1605.01713",
+    layers=True,
+)
 def gradient_x_input(subject: Subject) -> Sequence[Tensor]:
     """The gradient times the input."""
-    return _products(subject.gradients(), subject.xs)
+    return _products(subject.gradients(), subject.seen())
 
 
 def _products(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:

@@ -222,7 +222,6 @@ def propagate(subject: Subject, rules: Rules, unit: bool = False, keep: bool = F
 
 
 def relevance(subject: Subject, rules: Rules) -> list[Tensor]:
-    """The map of a set of rules for each explained input, in its shape."""
-    _, passed = propagate(subject, rules)
-    pairs = zip(subject.network.inputs, subject.xs, strict=True)
-    return [passed.masses[n].plain() if n in passed.masses else torch.zeros_like(x) for n, x in pairs]
+    """The map of a set of rules at each source, in its shape."""
+    values, passed = propagate(subject, rules, keep=subject.layer is not None)
+    return [passed.masses[n].plain() if n in passed.masses else torch.zeros_like(values[n]) for n in subject.sources]

@@ -41,6 +41,7 @@ def _epsilon(default: float) -> Number:
     reference=BACH,
     params={"epsilon": _epsilon(1e-6), "bias": _BIAS},
     grid=tuple({"epsilon": e, "bias": "absorb"} for e in (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)),
+    layers=True,
 )
 def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Sequence[Tensor]:
     """`R_i = Σ_j a_i W_ij R_j / (z_j + ε sign z_j)`; sums by `a / (a + b)`; attention weights held fixed.
@@ -64,6 +65,7 @@ def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Sequence[Tensor]
     grid=tuple(
         {"epsilon": e, "gamma": g, "bias": "absorb"} for e in (0.1, 0.25, 0.5) for g in (0.1, 0.25, 0.5, 1.0, 2.0)
     ),
+    layers=True,
 )
 def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Sequence[Tensor]:
     """Contributions of the output's own sign count `1 + γ` times in every layer; all else as in LRP-ε."""
@@ -85,6 +87,7 @@ def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Sequ
         "bias": _BIAS,
     },
     grid=tuple({"epsilon": 0.25, "gamma": g, "low": -3.0, "high": 3.0, "bias": "absorb"} for g in (0.1, 0.25, 0.5)),
+    layers=True,
 )
 def lrp_box(
     subject: Subject, epsilon: float, gamma: float, low: float | None, high: float | None, bias: str
@@ -94,7 +97,7 @@ def lrp_box(
     return relevance(subject, Rules(rule, rule, first=box, first_dense=box))
 
 
-@method("lrp_abs", title="LRP-|z|", family="relevance", reference=VUKADIN)
+@method("lrp_abs", title="LRP-|z|", family="relevance", reference=VUKADIN, layers=True)
 def lrp_abs(subject: Subject) -> Sequence[Tensor]:
     """`R_i = Σ_j |a_i W_ij| R_j / Σ_k |a_k W_kj|`: positive and negative contributions share one denominator.
 
@@ -117,6 +120,7 @@ def lrp_abs(subject: Subject) -> Sequence[Tensor]:
     reference=NYIRI,
     params={"max_norm": Number(None, low=0.0, strict=True, note="largest magnitude of each map; None: as it comes")},
     grid=({"max_norm": 0.1}, {"max_norm": 0.5}),
+    layers=True,
 )
 def rel_lrp(subject: Subject, max_norm: float | None) -> Sequence[Tensor]:
     """Relative LRP: conservation up to one factor for each sample, and no division by a small activation.
@@ -125,15 +129,16 @@ def rel_lrp(subject: Subject, max_norm: float | None) -> Sequence[Tensor]:
     times gradient, times a factor that sets its largest magnitude. The article leaves norms and attention open; here
     they are differentiated like all else, and in the paper's tables the rows RelLRP and Gr×Inp agree on every network.
     """
-    maps = [x * slope for x, slope in zip(subject.xs, subject.gradients(), strict=True)]
+    maps = [x * slope for x, slope in zip(subject.seen(), subject.gradients(), strict=True)]
     if max_norm is None:
         return maps
-    largest = torch.stack([part.flatten(1).abs().amax(1) for part in maps]).amax(0)
+    layouts = [source.layout for source in subject.sources]
+    largest = torch.stack([lay.amax(part.abs()) for lay, part in zip(layouts, maps, strict=True)]).amax(0)
     factor = over(torch.full_like(largest, max_norm), largest)
-    return [part * factor.view([-1] + [1] * (part.ndim - 1)) for part in maps]
+    return [part * lay.spread(factor, part) for lay, part in zip(layouts, maps, strict=True)]
 
 
-@method("cp_lrp", title="CP-LRP", family="relevance", reference=ALI)
+@method("cp_lrp", title="CP-LRP", family="relevance", reference=ALI, layers=True)
 def cp_lrp(subject: Subject) -> Sequence[Tensor]:
     """LRP-0 with attention weights and the scales of norms held fixed: input times gradient of that network.
 
@@ -167,6 +172,7 @@ def _attention_grid() -> tuple[dict[str, Any], ...]:
         "epsilon_attn": Number(ATTENTION_STABILISER, low=0.0, note="ε in the two products of attention"),
     },
     grid=_attention_grid(),
+    layers=True,
 )
 def attn_lrp(
     subject: Subject, epsilon: float, gamma_conv: float, gamma_lin: float, epsilon_attn: float
