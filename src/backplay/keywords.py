@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
@@ -102,7 +104,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class ByLayer:
-    """Keywords by layer: for patterns of module paths, a mapping each of the keywords that hold there."""
+    """Keywords by layer: for patterns of module paths, a mapping each of the keywords that hold there.
+
+    Command lines give it as JSON.
+    """
 
     accepts: Mapping[str, Number | Choice] = field(default_factory=dict[str, "Number | Choice"])
     elsewhere: tuple[str, ...] = ()  # keywords that speak of the whole game
@@ -111,6 +116,9 @@ class ByLayer:
 
     def check(self, name: str, value: Any) -> Any:
         """The value as a plain dict of dicts; a `KeywordError` unless it is accepted."""
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = json.loads(value)
         if value is None:
             return None
         if not isinstance(value, Mapping):
@@ -139,26 +147,22 @@ class ByLayer:
     @property
     def range(self) -> str:
         """What is accepted, in words."""
-        return "a mapping such as {'features.*': {'" + next(iter(self.accepts), "keyword") + "': …}}, or None"
+        return 'a mapping such as {"features.*": {"' + next(iter(self.accepts), "keyword") + '": …}}, or None'
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Number):
     """A finite number, or a tensor of such that can be broadcast to the input; None leaves it to the input."""
 
-    default: None = None
-    note: str = ""
+    default: float | None = None
 
     def check(self, name: str, value: Any) -> Any:
         """The value, a tensor detached; a `KeywordError` unless it is accepted."""
-        if isinstance(value, Tensor):
-            if not value.numel() or value.is_complex() or not bool(torch.isfinite(value).all()):
-                raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
-            return value.detach()
-        try:
-            return Number(None).check(name, value)
-        except KeywordError:
-            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.") from None
+        if not isinstance(value, Tensor):
+            return super().check(name, value)
+        if not value.numel() or value.is_complex() or not bool(torch.isfinite(value).all()):
+            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+        return value.detach()
 
     @property
     def range(self) -> str:

@@ -99,7 +99,7 @@ ROUTING = {
     "risk in one layer": ({"input_variance": 0.1}, [(4, {"risk": -0.5})]),
     "risk but in one layer": ({"input_variance": 0.1, "risk": -0.7}, [(2, {"risk": 0.0}), (8, {"risk": 0.3})]),
     "risk_forward": ({"input_variance": 0.1, "risk_forward": True}, [(2, {"risk": -0.5}), (8, {"risk": -0.3})]),
-    "noise in one layer": ({"gate": "noisy", "gate_noise": 0.7}, [(4, {"gate": "exact", "gate_noise": 1.0})]),
+    "noise in one layer": ({"gate": "noisy", "gate_noise": 0.7}, [(4, {"gate": "exact"})]),
     "noisy risk": ({"input_variance": 0.1, "risk": -0.5}, [(8, {"gate": "noisy", "gate_noise": 0.3, "risk": -1.0})]),
     "entropy bias": ({}, [(2, {"entropy_bias": 0.3}), (8, {"entropy_bias": 0.1})]),
     "players who know τ": ({"tau_forward": True, "epsilon": 0.1}, [(1, {"tau": 0.5}), (7, {"tau": 2.0})]),
@@ -309,6 +309,21 @@ def test_together_they_act():
     layers = {"body.*": {"gate": "noisy"}, "body.1": {"gate_noise": 0.2}}
     map_of = lambda layers: bp.RoutingGame(model, layers=layers).attribute(x, 1)  # noqa: E731
     assert (map_of(layers) - map_of({"body.*": {"gate": "noisy"}})).abs().max() > 1e-6
+
+
+def test_what_a_layer_stills():
+    """A layer with exact gates, or with attention by gradients, needs no word on what the game has for the others."""
+    model, x = nested()
+    game = bp.RoutingGame(model, gate="noisy", gate_noise=0.3)
+    found = game.replace(layers={"body.1": {"gate": "exact"}}).attribute(x, 1)
+    assert (found - game.attribute(x, 1)).abs().max() > 0.01 * found.abs().max()
+    others = {"*": {"gate": "noisy", "gate_noise": 0.3}, "body.1": {"gate": "exact", "gate_noise": 1.0}}
+    torch.testing.assert_close(found, bp.RoutingGame(model, layers=others).attribute(x, 1), rtol=1e-12, atol=1e-14)
+    tokens = torch.randn(2, 3, 3, dtype=torch.float64)
+    averse = bp.RoutingGame(hand.attention(), attention_risk=-5.0, input_variance=0.5)
+    found = averse.replace(layers={"*": {"attention": "gradient"}}).attribute(tokens, 1)
+    expected = bp.RoutingGame(hand.attention(), attention="gradient").attribute(tokens, 1)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
 
 
 def test_discounts_that_do_not_conserve_warn():

@@ -17,7 +17,8 @@ from oracles import relevance as slow
 
 F64 = torch.float64
 PROPAGATION = ("lrp_epsilon", "lrp_gamma", "lrp_box", "lrp_abs", "rel_lrp", "cp_lrp", "lrp")
-EVERYWHERE = ("rg", "sg", "gradient", "gradient_x_input", *PROPAGATION)
+GRADIENTS = ("gradient", "gradient_x_input", "smoothgrad", "integrated_gradients", "deeplift")
+EVERYWHERE = ("rg", "sg", *GRADIENTS, *PROPAGATION)
 CAMS = ("gradcam", "gradcam_pp", "layercam", "hirescam")
 
 
@@ -82,6 +83,53 @@ def test_gradients_by_hooks(build, path):
     assert_near(bp.explain(model, x, [1, 2], method="rel_lrp", layer=path), gradient * value, what="RelLRP")
     half = bp.explain(model, x, [1, 2], method="rel_lrp", layer=path, max_norm=0.5)
     assert_near(half.flatten(1).abs().amax(1), [0.5, 0.5], what="largest of each sample")
+
+
+@pytest.mark.parametrize("path", ["0", "1", "2", "3"])
+def test_captum(path):
+    """Integrated gradients and DeepLift in a layer's values, as captum has them on a chain of layers."""
+    from captum.attr import LayerDeepLift, LayerIntegratedGradients
+
+    torch.manual_seed(2)
+    model, x = hand.mlp(6, 7, 5, 3), torch.randn(2, 6, dtype=F64)
+    module, zero = model.get_submodule(path), torch.zeros_like(x)
+    with torch.enable_grad():
+        options = {"n_steps": 20, "method": "gausslegendre"}
+        expected = LayerIntegratedGradients(model, module).attribute(x, zero, target=1, **options)
+        lifted = LayerDeepLift(model, module).attribute(x, zero, target=1)
+        behind, end, start = model[int(path) + 1 :], model[: int(path) + 1](x), model[: int(path) + 1](zero)
+        total = 0.0
+        for time, share in zip(*np.polynomial.legendre.leggauss(20), strict=True):
+            point = (start + (time + 1) / 2 * (end - start)).detach().requires_grad_()
+            total = total + share / 2 * torch.autograd.grad(behind(point)[:, 1].sum(), point)[0]
+    found = bp.explain(model, x, 1, method="integrated_gradients", steps=20, layer=path)
+    assert_near(found, array(((end - start) * total).detach()), what="IntGrad")
+    assert_near(found, array(expected.detach()), 1e-7, what="captum, whose points are float32")
+    assert_near(bp.explain(model, x, 1, method="deeplift", layer=path), array(lifted.detach()), 1e-8, what="DeepLift")
+
+
+@pytest.mark.parametrize("build, path", [(residual, "pool"), (gated, "block")])
+def test_sums_at_a_layer_on_the_only_way(build, path):
+    """What every path crosses: DeepLift sums to `f(x) − f(0)`, and integrated gradients tend to it."""
+    model, x = build()
+    rise = (model(x) - model(torch.zeros_like(x)))[:, 1].detach()
+    lifted = bp.explain(model, x, 1, method="deeplift", layer=path).flatten(1).sum(1)
+    assert_near(lifted, array(rise), 1e-8, what="DeepLift")
+    summed = bp.explain(model, x, 1, method="integrated_gradients", steps=200, layer=path).flatten(1).sum(1)
+    assert_near(summed, array(rise), 1e-3, what="IntGrad")
+
+
+def test_smoothgrad_at_a_layer():
+    """Mean and deviation of the gradient there over the same draws of noise at the input."""
+    model, x = residual()
+    weights = nn.functional.one_hot(torch.tensor([1, 1]), 5).double()
+    generator = torch.Generator().manual_seed(3)
+    scale = 0.2 * (x.flatten(1).amax(1) - x.flatten(1).amin(1)).view(-1, 1, 1, 1)
+    draws = [x + scale * torch.randn(x.shape[1:], generator=generator, dtype=F64) for _ in range(4)]
+    expected = torch.stack([hooked(model, draw, "stem", weights)[1] for draw in draws])
+    for aggregate, wanted in (("mean", expected.mean(0)), ("std", expected.std(0, unbiased=False))):
+        params = {"n": 4, "sigma": 0.2, "seed": 3, "aggregate": aggregate}
+        assert_near(bp.explain(model, x, 1, method="smoothgrad", layer="stem", **params), wanted, 1e-9, what=aggregate)
 
 
 def test_stopping_game_is_the_gradient_of_a_relu_network():
@@ -158,7 +206,7 @@ def test_the_input_is_a_layer(method):
     assert_near(parts, array(whole), what="sample by sample")
 
 
-@pytest.mark.parametrize("method", ["rg", "sg", "gradient", "attn_lrp", "lrp"])
+@pytest.mark.parametrize("method", ["rg", "sg", *GRADIENTS, "attn_lrp", "lrp"])
 @pytest.mark.parametrize("node", ["encoder.layers.encoder_layer_0.self_attention#2", "encoder.layers.encoder_layer_0"])
 def test_samples_that_do_not_come_first(method, node):
     """torchvision's attention has its tokens before its samples: parts are put together where the samples lie."""
@@ -225,11 +273,13 @@ def test_a_layer_without_influence():
 
 def test_refusals():
     model, x = residual()
-    for method in ("lime", "kernel_shap", "rg_eq", "smoothgrad"):
+    for method in ("lime", "kernel_shap", "rg_eq"):
         with pytest.raises(ValueError, match=f"layer='stem': '{method}' explains inputs, not layers.*gradcam"):
             bp.explain(model, x, 1, method=method, layer="stem")
     with pytest.raises(ValueError, match=r"no node or module named 'stm'.*did you mean stem"):
         bp.explain(model, x, 1, method="rg", layer="stm")
+    with pytest.raises(ValueError, match=r"Reynolds carries maps of the image's size back.*leave the layer out"):
+        bp.Reynolds(bp.Explainer(model, "gradient", "pool"), n=2, progress=False).attribute(x, 1)
     with pytest.raises(ValueError, match="layer=3 is out of range: it must be the name of a module or node"):
         bp.explain(model, x, 1, method="rg", layer=3)
 

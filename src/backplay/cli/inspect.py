@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from typing import Any
 
@@ -26,18 +25,9 @@ def add(commands: Commands, given: list[str]) -> None:
     parser.add_argument("--game", choices=list(GAMES), default="rg", help="the game whose modes --layers gives")
     parser.add_argument(
         "--layers",
-        type=_layers,
         metavar="JSON",
         help='modes by layer; shows what each node gets, e.g. \'{"features.*": {"tau": 0.5}}\'',
     )
-
-
-def _layers(text: str) -> Any:
-    """Modes by layer as JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'{text!r} is no JSON; give {{"features.*": {{"tau": 0.5}}}}') from None
 
 
 def run(options: argparse.Namespace) -> int:

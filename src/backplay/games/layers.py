@@ -23,7 +23,10 @@ class Layers(Mapping[str, Mapping[str, Any]]):
 
     def __eq__(self, other: object) -> bool:
         """Later patterns win: other orders are other modes."""
-        return isinstance(other, Mapping) and list(self.items()) == list(Mapping.items(other))
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        given: Mapping[Any, Any] = other
+        return list(self.items()) == list(given.items())
 
     def __hash__(self) -> int:
         return hash(tuple(self._keywords))

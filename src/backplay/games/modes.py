@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 from backplay.errors import KeywordError, suggestion
 from backplay.games.layers import Layers
 from backplay.keywords import ByLayer, Choice, Keyword, Number
 from backplay.network import Network, Node
 from backplay.network.patterns import check_patterns, fitting
-
-M = TypeVar("M", bound="Modes")
 
 
 def keyword(accepts: Number | Choice, whole: bool = False) -> Any:
@@ -35,6 +33,8 @@ class Modes:
     gate_noise: float = keyword(Number(1.0, 0, strict=True, note='idle unless gate="noisy"'))
     layers: Layers | None = None  # keywords that hold in some modules instead
 
+    idle: ClassVar[dict[str, tuple[str, str]]] = {"gate_noise": ("gate", "exact")}  # keywords, and what stills them
+
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():
             object.__setattr__(self, name, accepts.check(name, getattr(self, name)))
@@ -53,7 +53,8 @@ class Modes:
 
     def at(self, node: Node) -> Self:
         """The modes that hold at a node: those of the game, changed by each pattern that means it in turn."""
-        return self if self.layers is None else _changed(self, fitting(self.layers, node))
+        found: Any = self if self.layers is None else _changed(self, fitting(self.layers, node))
+        return found
 
     def anywhere(self, name: str) -> set[Any]:
         """The values that a keyword has in the game and in its layers."""
@@ -156,6 +157,11 @@ class RoutingModes(Modes):
     risk_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is averse too"), whole=True)
     output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one"), note="unit of the map"), whole=True)
 
+    idle: ClassVar[dict[str, tuple[str, str]]] = Modes.idle | {
+        "attention_risk": ("attention", "gradient"),
+        "attention_score": ("attention", "gradient"),
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tau_forward and self.risk_forward:
@@ -178,8 +184,14 @@ class RoutingModes(Modes):
 
 
 @lru_cache(maxsize=4096)
-def _changed(modes: M, patterns: tuple[str, ...]) -> M:
-    """The modes as some patterns change them, the last one last."""
+def _changed(modes: Modes, patterns: tuple[str, ...]) -> Modes:
+    """The modes as some patterns change them, the last one last.
+
+    What the game has and a pattern stills, such as its noise where gates are exact, goes back to its default there.
+    """
     assert modes.layers is not None
     keywords = {name: value for pattern in patterns for name, value in modes.layers[pattern].items()}
+    for name, (switch, off) in modes.idle.items():
+        if keywords.get(switch) == off and name not in keywords:
+            keywords[name] = modes.accepts()[name].default
     return replace(modes, layers=None, **keywords)

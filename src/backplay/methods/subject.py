@@ -91,9 +91,9 @@ class Subject:
         """The nodes at which relevance is asked for: the inputs, or a layer."""
         return self.network.inputs if self.layer is None else (self.layer,)
 
-    def values(self) -> Values:
-        """The network's forward pass."""
-        return Values(self.network, self.inputs, self.network.weights())
+    def values(self, xs: Sequence[Tensor] | None = None) -> Values:
+        """The network's forward pass on the subject's inputs, or on others of the same samples."""
+        return Values(self.network, self.inputs if xs is None else self.beside(xs), self.network.weights())
 
     def seen(self) -> tuple[Tensor, ...]:
         """The values at the sources."""
@@ -126,9 +126,9 @@ class Subject:
         return (logits * self.weights.repeat_interleave(len(logits) // len(self.weights), 0)).flatten(1).sum(1)
 
     def gradients(self, xs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Gradient of what is explained in each source; in inputs also for another batch of the same samples."""
+        """Gradient of what is explained in each source, for the subject's batch or another of the same samples."""
         if self.layer is not None:
-            return (differentiated(self.values(), self.layer, self.weights),)
+            return (differentiated(self.values(xs), self.layer, self.weights),)
         at = self.xs if xs is None else xs
         if len(at[0]) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()):
             # torch 2.13 differentiates an eval-mode batch norm wrongly for one sample in some memory layouts
@@ -170,10 +170,13 @@ def replayed(values: Values, start: Node, leaf: Tensor) -> Tensor:
     return again.get(network.output, values.logits)
 
 
-def differentiated(values: Values, start: Node, weights: Tensor) -> Tensor:
-    """Gradient at a node of the logits, weighed by `weights` of their shape; no hooks."""
+def differentiated(values: Values, start: Node, weights: Tensor, at: Tensor | None = None) -> Tensor:
+    """Gradient at a node of the logits, weighed by `weights` of their shape; no hooks.
+
+    `at` is another value of the node than that of the forward pass.
+    """
     with torch.inference_mode(False), torch.enable_grad():
-        leaf = values[start].detach().clone().requires_grad_()
+        leaf = (values[start] if at is None else at).detach().clone().requires_grad_()
         logits = replayed(values, start, leaf)
         if not logits.requires_grad:  # the output does not depend on the node
             return torch.zeros_like(leaf)

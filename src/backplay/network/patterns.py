@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from backplay.errors import KeywordError, suggestion
 from backplay.network.nodes import Node
@@ -21,7 +22,11 @@ def paths_of(node: Node) -> tuple[str, ...]:
 
 def fitting(patterns: Iterable[str], node: Node) -> tuple[str, ...]:
     """The patterns that mean a node, in their order."""
-    paths = paths_of(node)
+    return _fitting(tuple(patterns), paths_of(node))
+
+
+@lru_cache(maxsize=2**14)  # games ask many times for each node of a play
+def _fitting(patterns: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(pattern for pattern in patterns if any(fnmatchcase(path, pattern) for path in paths))
 
 
