@@ -43,6 +43,25 @@ def gated():
     return Gated().double().eval(), torch.randn(2, 5, 3, dtype=F64)
 
 
+class Told(nn.Module):
+    """Softmax values that are added and multiplied: in the games' eyes told, for the gradient as live as all else."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scores, self.head = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        share = torch.softmax(3 * self.scores(h), -1)
+        return self.head(torch.relu(h + share) * (1 + share.cumsum(-1)))
+
+
+@functools.cache
+def told():
+    torch.manual_seed(0)
+    return Told().double().eval(), torch.randn(2, 4, dtype=F64)
+
+
 @functools.cache
 def residual():
     torch.manual_seed(0)
@@ -66,6 +85,7 @@ def hooked(model, x, path, weights):
     "build, path",
     [
         *((gated, path) for path in ("embed", "block", "block.self_attn", "block.linear1", "squeeze", "inner", "head")),
+        *((told, path) for path in ("first", "scores")),
         *((residual, path) for path in ("stem", "block", "block.1", "pool", "head")),
     ],
 )
@@ -106,6 +126,32 @@ def test_captum(path):
     assert_near(found, array(((end - start) * total).detach()), what="IntGrad")
     assert_near(found, array(expected.detach()), 1e-7, what="captum, whose points are float32")
     assert_near(bp.explain(model, x, 1, method="deeplift", layer=path), array(lifted.detach()), 1e-8, what="DeepLift")
+
+
+class Stepped(nn.Module):
+    """Factors without a derivative that still move along the path."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.behind(self.first(x))
+
+    def behind(self, h):
+        return self.head(torch.tanh(h) * torch.floor(3 * h.abs() + 1) * h.detach())
+
+
+def test_integrated_gradients_move_what_has_no_derivative():
+    """All that follows from the layer's values follows them along the path."""
+    torch.manual_seed(0)
+    model, x = Stepped().double(), torch.randn(2, 4, dtype=F64)
+    end, start, total = model.first(x).detach(), model.first(torch.zeros_like(x)).detach(), 0.0
+    for time, share in zip(*np.polynomial.legendre.leggauss(9), strict=True):
+        point = (start + (time + 1) / 2 * (end - start)).requires_grad_()
+        total = total + share / 2 * torch.autograd.grad(model.behind(point)[:, 1].sum(), point)[0]
+    found = bp.explain(model, x, 1, method="integrated_gradients", steps=9, layer="first")
+    assert_near(found, array((end - start) * total), what="IntGrad")
 
 
 @pytest.mark.parametrize("build, path", [(residual, "pool"), (gated, "block")])
