@@ -17,7 +17,7 @@ from against_laws import compare as compare_laws
 from attention_blocks import drawn
 from closeness import assert_near
 from enumerated import compare_play, draw_inputs, examples, require, solved, tensor
-from oracles import laws, layered, strategies
+from oracles import by_layer, laws, strategies
 from oracles.attention import RoutingWalk, describe
 from oracles.dag import Dag
 from oracles.walks import count_trajectories, enumerate_walks
@@ -37,7 +37,7 @@ def play_routing(data, dag):
     x, targets = draw_inputs(data, dag)
     nodes, found = solved(dag, x)
     options, layers = data.draw(strategies.routing_options()), drawn_layers(data, dag)
-    walks = [layered.routing(nodes, v, options, layers) for v in found]
+    walks = [by_layer.routing(nodes, v, options, layers) for v in found]
     require(all(count_trajectories(w, t) <= 4000 for w, t in zip(walks, targets, strict=True)))
     outcomes = [enumerate_walks(w, t) for w, t in zip(walks, targets, strict=True)]
     with warnings.catch_warnings():
@@ -120,7 +120,7 @@ def sides(kind, options, layers):
     patterns = {f"steps.{n - 1}": keywords for n, keywords in layers}
     for (dag, network), x, targets in zip(captured(), (X, Y), ([0, 0], [0, 1]), strict=True):
         game = (bp.RoutingGame if kind == "routing" else bp.StoppingGame)(network, **options, layers=patterns)
-        walk = layered.moded_routing if kind == "routing" else layered.moded_stopping
+        walk = by_layer.moded_routing if kind == "routing" else by_layer.moded_stopping
         walks = [walk(dag.nodes(), sample, options, layers) for sample in x]
         yield game.play(torch.as_tensor(x), targets), walks, targets, dag
 
@@ -142,7 +142,7 @@ def test_modes_by_layer(kind, mode):
         assert (play.attribution() - plain.attribution()).abs().max() > 1e-4, "the layers do nothing here"
 
 
-LayeredAttention = layered.layered(RoutingWalk, layered.PLAIN)
+LayeredAttention = by_layer.layered(RoutingWalk, by_layer.PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_attention(name, at):
     samples = [describe(block, sample) for sample in x]
     paths = samples[0].paths
     layers = [(paths[path], modes) for path in paths if (path == "attend") == (at == "attend")]
-    walks = [LayeredAttention(s.nodes, s.values, layered.modes_by_step({}, layers)) for s in samples]
+    walks = [LayeredAttention(s.nodes, s.values, by_layer.modes_by_step({}, layers)) for s in samples]
     outcomes = [enumerate_walks(w, 0, limit=300_000) for w in walks]
     patterns = {"attend": modes} if at == "attend" else {"*": modes, "attend": {k: _default(k) for k in modes}}
     play = bp.RoutingGame(network, layers=patterns).play(block.shaped(x), 0)
