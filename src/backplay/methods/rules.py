@@ -107,7 +107,10 @@ class Absolute(Rule):
     """`R_i = Σ_j |c_ij| R_j / Σ_k |c_kj|`: both signs share one denominator, which the bias has no part in."""
 
     epsilon: float = STABILISER
-    bias: ClassVar[str | None] = None
+
+    @property
+    def bias(self) -> str | None:
+        return None
 
     def weights(self, z: Tensor) -> tuple[Weight, Weight]:
         return 1.0, -1.0
