@@ -17,6 +17,7 @@ from backplay.games import (
     preset,
     sweep,
 )
+from backplay.games.robustness import Robustness, robustness
 from backplay.methods import Explainer, MethodInfo, explain, methods
 from backplay.methods import rules as lrp
 from backplay.network import Network, Node, capture
@@ -48,6 +49,7 @@ __all__ = [
     "Play",
     "Preset",
     "Reynolds",
+    "Robustness",
     "RoutingGame",
     "StoppingGame",
     "bounds",
@@ -63,6 +65,7 @@ __all__ = [
     "preset",
     "presets",
     "randomise",
+    "robustness",
     "sanity",
     "sweep",
     "text",

@@ -394,3 +394,21 @@ def test_inspect():
     assert lines["body.1.1"] == "gate  batch × 4 × 5 × 5" and lines["head"].endswith("tau=0.9")
     with pytest.raises(ValueError, match="matches no node"):
         bp.StoppingGame(model, layers={"nowhere": {"risk": -1.0}}).inspect(x)
+
+
+def test_curvature_by_layer():
+    """Each Softplus has its own θ in the bound: by hand on two gates, with `‖W‖₂ ≤ √(‖W‖₁ ‖W‖_∞)`."""
+    torch.manual_seed(3)
+    model, x = hand.mlp(4, 5, 6, 3), torch.randn(2, 4, dtype=torch.float64)
+    layers = {"1": {"softplus": 0.3}, "3": {"softplus": 1.7}}
+    norm = lambda w: float((w.abs().sum(0).max() * w.abs().sum(1).max()).sqrt())  # noqa: E731
+    slope, change = 1.0, 0.0
+    for k, theta in ((0, 0.3), (2, 1.7)):
+        size = norm(model[k].weight)
+        slope, change = slope * size, change * size
+        change += slope**2 / (4 * theta)
+    expected = float(model[4].weight[1].norm()) * change
+    found = bp.bounds.curvature(bp.StoppingGame(model, layers=layers).play(x, 1))
+    assert_near(found, [expected, expected], what="curvature")
+    with pytest.raises(bp.BackplayError, match="curvature bounds the gradient"):
+        bp.bounds.curvature(bp.StoppingGame(model, layers={"1": {"entropy_bias": 0.1}}).play(x, 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -134,10 +133,6 @@ class Game(ABC, Generic[M]):
             network.unprepare()
         return self
 
-    def settled(self, x: Inputs) -> AbstractContextManager[None]:
-        """While many inputs like these are played: the model's tensors are looked at once."""
-        return self.network(x).checked_once()
-
     @entry
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:
         """Solve the game on an input: values, kernels and the difference pass.
@@ -221,7 +216,11 @@ class Game(ABC, Generic[M]):
         return z if shift is None else z - bias * shift.to(z.dtype)
 
     def noisy(self, gate: Gate, values: Values) -> Tensor:
-        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-weighted, S21)."""
+        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-defn, eq:noisy-gate-weighted, S21).
+
+        How often `z` plus Gaussian noise of that deviation is positive (rem:noisy-gate-perception,
+        eq:noisy-gate-marginal).
+        """
         z, modes = self.pre_activation(gate, values), self.modes.at(gate)
         if modes.risk != 0:
             assert values.moments is not None
@@ -229,7 +228,7 @@ class Game(ABC, Generic[M]):
         return normal_cdf(z / modes.gate_noise)
 
     def averse(self, node: Node, values: Values) -> Tensor | None:
-        """`V_λ`, which a gate shows in a forward pass that variances are filtered along with (ablation A2)."""
+        """`V_λ`, which a gate shows in a forward pass that variances are filtered along with (app:abl-full-risk)."""
         if not isinstance(node, Gate) or node not in values.network.carrying:
             return None  # what no mass can reach, such as the powers inside a spelled-out norm, stays as it is
         risk = self.modes.at(node).risk

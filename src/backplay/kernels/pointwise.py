@@ -14,20 +14,20 @@ from backplay.kernels.divergence import Divergence, elementwise
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import GATES, WALK, Kernel, Measure, switch_players
+from backplay.network.indicator import all_nonzero
 
 
 @dataclass(frozen=True, eq=False)
 class PassThrough(Kernel):
     """One predecessor, player kept, discount 1: diagonals and norms in the Routing Game (S17)."""
 
+    follows: ClassVar[bool] = True
+
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return (mass,)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         return values[0]
-
-    def renames(self, mass: Tensor) -> bool:
-        return True
 
     def geometric(self, other: PassThrough) -> Kernel:
         return self
@@ -43,6 +43,8 @@ class PassThrough(Kernel):
 class Scaling(Kernel):
     """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
 
+    follows: ClassVar[bool] = True
+
     scale: Tensor  # broadcastable against the output
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
@@ -52,13 +54,10 @@ class Scaling(Kernel):
         return values[0] * _coefficient(self.scale, WALK)
 
     def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (self.scale == 0) if bool((self.scale == 0).any()) else None
+        return None if all_nonzero(self.scale) else mass * (self.scale == 0)
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
-
-    def renames(self, mass: Tensor) -> bool:
-        return not bool((mass * (self.scale == 0)).any())
 
     def geometric(self, other: Scaling) -> Kernel:
         moves = Scaling(agreeing(self.scale.sign(), other.scale.sign()))
@@ -86,9 +85,12 @@ def _sign_at(scale: Tensor, walks: Standing) -> Tensor:
 class Stopping(Kernel):
     """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
 
+    To stop leads to † (eq:adf-kernel-stop).
+
     `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
     """
 
+    follows: ClassVar[bool] = True
     ending: ClassVar[str] = GATES
 
     slope: Tensor  # shaped like the output
@@ -116,6 +118,7 @@ class Stopping(Kernel):
         return switch_players(self, plus, minus)
 
     def geometric(self, other: Stopping) -> Kernel:
+        """What is open in one play and shut in the other has no overlap (lem:alive-mismatch)."""
         moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
         return Overlap(moves, common_ends(self, other, self.slope))
 
@@ -133,14 +136,23 @@ class Stopping(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Split(Kernel):
-    """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry."""
+    """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry.
+
+    The addition oracle of both games (def:addition-subgame, def:routing-addition).
+    """
+
+    follows: ClassVar[bool] = True
 
     shares: Sequence[float | Tensor]  # probability of each operand; they sum to 1
     discounts: Sequence[Tensor] | None = None  # of each operand, 1 if None; a negative one switches players
     copies: bool = False  # the discount is one over the share: each operand gets all of the discounted mass (S7)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return [mass * factor for factor in self.factors(measure)]
+        sent: dict[float, Tensor] = {1.0: mass}  # what equal shares send is one tensor
+        for factor in (factors := self.factors(measure)):
+            if not isinstance(factor, Tensor) and factor not in sent:
+                sent[factor] = mass * factor
+        return [mass * f if isinstance(f, Tensor) else sent[f] for f in factors]
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         parts = [value * factor for value, factor in zip(values, self.factors(WALK), strict=True)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from backplay.kernels.kernel import DIFFERENCE, Kernel
 from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split
-from backplay.methods.bilinear import Bilinear, Factors, Softmax
+from backplay.methods.bilinear import Bilinear, Factors, Softmax, factors_of
 from backplay.methods.first_layers import sees_input
 from backplay.methods.relays import Relay, over, stabilised
 from backplay.methods.rules import Epsilon, Rule
@@ -58,7 +58,7 @@ class Rules:
                 return Bilinear(node, values, self.softmax)
             case Mix():
                 return self.mix.relay(node, values)
-            case Held() if self.uniform and node.helper is False and not _has_no_rule(node.held):
+            case Held() | Halves() if self.uniform and not any(_has_no_rule(f) for f in factors_of(node)):
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine():
                 return self.rule_of(node).relay(node, values)

@@ -18,6 +18,7 @@ from backplay.entry import at
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.attention import Attention
+from backplay.network.indicator import all_finite
 from backplay.network.layout import PLAIN
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Affine, Input, Norm
@@ -67,7 +68,12 @@ def run(*passes: BackwardPass[Any], done: Callable[[Node], None] | None = None) 
 
 
 class MassPass(BackwardPass[Mass]):
-    """Mass with a scale for each sample, so that it stays in range through any depth (S11)."""
+    """Mass with a scale for each sample, so that it stays in range through any depth (S11).
+
+    A pass that is not `careful` may come to infinite masses at the inputs; then it has to be run again.
+    """
+
+    careful: bool = True
 
     @abstractmethod
     def step(self, node: Node, mass: Mass) -> Iterable[tuple[Node, Tensor]]:
@@ -75,7 +81,7 @@ class MassPass(BackwardPass[Mass]):
 
     def move(self, node: Node, here: Mass) -> Iterable[tuple[Node, Mass]]:
         if isinstance(node, (Affine, Norm)):  # between these, masses change by small factors only
-            here = self.standing[node] = here.normalised()
+            here = self.standing[node] = here.normalised(self.careful)
         for operand, value in self.step(node, here):
             yield operand, Mass(value, here.exponent, operand.layout)
 
@@ -85,7 +91,7 @@ class MassPass(BackwardPass[Mass]):
 
 @dataclass
 class Losses:
-    """Where walks have ended other than at the input: (B,) float64 each."""
+    """Where walks have ended other than at the input, never to leave (eq:cemetery-absorbing): (B,) float64 each."""
 
     cemetery: Tensor
     constant: Tensor
@@ -120,7 +126,7 @@ class Passed:
 
     @staticmethod
     def starting(node: Node, root: Tensor, counting: bool = True) -> Passed:
-        """Mass `root` at a node: where the walk starts."""
+        """Mass `root` at a node: where the walk starts (eq:lmp-alpha-boundary)."""
         batch = node.layout.batch(root)
         zeros = torch.zeros(batch, dtype=torch.float64, device=root.device)
         masses = {node: Mass(root, zeros, node.layout)}
@@ -139,9 +145,14 @@ class Passed:
                 self.masses[node] = mass.normalised()
         return self
 
+    @property
+    def finite(self) -> bool:
+        """Whether all that has come to the inputs is."""
+        return all(all_finite(mass.value) for node, mass in self.masses.items() if isinstance(node, Input))
+
 
 class KernelPass(MassPass):
-    """Mass carried by kernels; ends of the walk are counted if `passed` counts them."""
+    """Mass carried by kernels (eq:lmp-alpha-recursion); ends of the walk are counted if `passed` counts them."""
 
     def __init__(
         self,
@@ -150,9 +161,10 @@ class KernelPass(MassPass):
         passed: Passed,
         measure: Measure,
         keep: bool = True,
+        careful: bool = True,
     ) -> None:
         super().__init__(network, passed.masses, keep)
-        self.kernel, self.passed, self.measure = kernel, passed, measure
+        self.kernel, self.passed, self.measure, self.careful = kernel, passed, measure, careful
 
     def step(self, node: Node, mass: Mass) -> Iterable[tuple[Node, Tensor]]:
         kernel = self.kernel(node)
@@ -169,14 +181,19 @@ def pull(
     measure: Measure,
     keep: bool = True,
     done: Callable[[Node], None] | None = None,
+    careful: bool = False,
 ) -> Passed:
     """Carry `root`, mass at the node `start`, back to the inputs.
 
-    Ends of the walk are counted for undiscounted unsigned measures. `done` is called with every node that is finished.
+    Ends of the walk are counted for undiscounted unsigned measures. `done` is called with every node that is finished;
+    with it a pass that was not `careful` enough stays infinite, without it is run again.
     """
     passed = Passed.starting(start, root, counting=not (measure.signed or measure.discounted))
-    run(KernelPass(network, kernel, passed, measure, keep), done=done)
-    return passed.arrive()
+    run(KernelPass(network, kernel, passed, measure, keep, careful), done=done)
+    passed.arrive()
+    if careful or done is not None or passed.finite:
+        return passed
+    return pull(network, kernel, start, root, measure, keep, careful=True)
 
 
 # ---------------------------------------------------------------- what has come to the inputs
@@ -206,18 +223,21 @@ def by_input(elements: Tensor, play: Play) -> list[Tensor]:
 
 
 def crossing(play: Play, node: Node, measure: Measure, future: Mapping[Node, Mass] | None = None) -> Mass | None:
-    """What comes through a node's states inside a composite: at a V projection `Γ^V` (eq:attn-Gamma-V-corollary, S23).
+    """What comes through a node's states inside a composite (S23): `Γ^V` (eq:attn-Gamma-V-corollary).
+
+    It stands at a V projection, and on the wires that lead from there to the mixing.
 
     With a `future` at every node, each part times what it may expect of that. None at all other nodes.
     """
     found: Mass | None = None
     masses = play.passed(measure).masses
-    for mixing in (n for n in masses if isinstance(n, Attention) and n.projection is node):
+    for mixing in (n for n in masses if isinstance(n, Attention) and (n.projection is node or node in n.wires)):
         kernel, mass = play.kernel(mixing), masses[mixing]
-        if kernel.crossed is not node or kernel.carriers is None:  # in the Stopping Game the walk stands there
+        if kernel.crossed is None or kernel.carriers is None:  # in the Stopping Game the walk stands there
             continue
         ahead = None if future is None else future[kernel.carriers[0]]
-        through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value)
+        wire = None if kernel.crossed is node else node
+        through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value, wire)
         exponent = mass.exponent if ahead is None else mass.exponent + ahead.exponent
         mass = Mass(through, exponent, node.layout)
         found = mass if found is None else found.plus(mass)
