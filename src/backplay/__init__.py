@@ -21,6 +21,7 @@ from backplay.games import (
 )
 from backplay.games.robustness import Robustness, robustness
 from backplay.methods import Explainer, MethodInfo, explain, methods
+from backplay.methods import rules as lrp
 from backplay.network import Network, Node, capture
 from backplay.symmetry import transforms
 from backplay.trajectory import bounds
@@ -65,6 +66,7 @@ __all__ = [
     "explain",
     "hellinger",
     "hellinger_matrix",
+    "lrp",
     "methods",
     "moments",
     "preset",

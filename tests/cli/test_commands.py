@@ -104,6 +104,33 @@ def test_inspect_as_json(capsys, networks):
     assert report["kinds"]["affine"] == 2 and report["unsupported"] == [] and report["classes"] == 5
 
 
+def test_inspect_shows_the_modes_of_each_node(capsys, networks):
+    layers = '{"*": {"tau": 0.5}, "0": {"epsilon": 0.1, "risk": -1.0}}'
+    code, out, err = run(capsys, "inspect", "--model", f"{networks}:small", "--layers", layers)
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 0 and err == ""
+    assert lines["0"].endswith("epsilon=0.1  tau=0.5") and lines["3"].endswith("  tau=0.5")
+    assert "=" not in lines["1"] and "=" not in lines["input"]  # a gate has no temperature, and λ is not at "1"
+    code, out, _ = run(capsys, "inspect", "--model", f"{networks}:small", "--layers", layers, "--json")
+    nodes = {node["name"]: node for node in json.loads(out)["nodes"]}
+    assert nodes["0"]["modes"]["alpha"] == 2.0 and nodes["0"]["changed"] == {"epsilon": 0.1, "tau": 0.5}
+    assert nodes["1"]["modes"]["risk"] == 0.0 and nodes["2"]["modes"] == {}
+
+
+@pytest.mark.parametrize(
+    "layers, words",
+    [
+        ("{", "layers='{' is out of range: it must be a mapping"),
+        ("[1]", "must be a mapping"),
+        ('{"9": {"tau": 0.5}}', "'9' matches no node"),
+        ('{"0": {"output": "one"}}', "no meaning by layer"),
+    ],
+)
+def test_inspect_refuses_layers(capsys, networks, layers, words):
+    arguments = ("inspect", "--model", f"{networks}:small", "--layers", layers)
+    fails(capsys, *arguments, words=(words,), code=1)
+
+
 def test_inspect_needs_no_weights(capsys):
     code, out, _ = run(capsys, "inspect", "--model", "torchvision:squeezenet1_1", "--json")
     assert code == 0 and json.loads(out)["nodes"][-1]["shape"] == [None, 1000]

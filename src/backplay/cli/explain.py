@@ -20,7 +20,7 @@ from backplay.cli.output import check_folder, folder, png, print_json, whole
 from backplay.cli.parser import Commands, Once, Parser, add_command, add_model
 from backplay.errors import InputError, UnsupportedError, suggestion
 from backplay.games.health import Health
-from backplay.keywords import Choice, Keyword, Layer
+from backplay.keywords import Choice, Keyword, Number
 from backplay.progress import Progress
 
 GAMES = {"sg": bp.StoppingGame, "rg": bp.RoutingGame}
@@ -87,10 +87,10 @@ def _value(accepts: Keyword, text: str) -> Any:
     """Text as what the keyword accepts; a word or number out of its range stays, and its range check will say so."""
     if accepts.default is None and text.lower() == "none":
         return None
-    if isinstance(accepts, Layer):
-        return text
     if isinstance(accepts, Choice):
         return {"true": True, "false": False}.get(text.lower(), text) if True in accepts.choices else text
+    if not isinstance(accepts, Number):
+        return text
     try:
         number = float(text)
     except ValueError:

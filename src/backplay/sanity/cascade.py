@@ -68,7 +68,7 @@ def cascade(
 
 def _explainers(network: Network, method: str | Sequence[str] | Mapping[str, Explainer]) -> dict[str, Explainer]:
     if isinstance(method, Mapping):
-        return {name: Explainer(network, given.info.name, **given.params) for name, given in method.items()}
+        return {name: given.on(network) for name, given in method.items()}
     return {name: Explainer(network, name) for name in ([method] if isinstance(method, str) else method)}
 
 
@@ -91,7 +91,7 @@ def _steps(
         if layer is not None:
             draw(twin, layer.parameters, seed)
         other = network if layer is None else _captured(network, twin, x)
-        again = {name: Explainer(other, e.info.name, **e.params).attribute(x, aim) for name, e in explainers.items()}
+        again = {name: e.on(other).attribute(x, aim) for name, e in explainers.items()}
         met = {
             name: hellinger(play, play if layer is None else _play(other, name, x, aim)) for name, play in plays.items()
         }

@@ -19,7 +19,7 @@ from backplay.network import Node
 from backplay.network.layout import PLAIN
 from backplay.network.mass import Mass
 from backplay.pictured import Pictured
-from backplay.trajectory.passes import Pass, arrived, crossing, no_mass, run
+from backplay.trajectory.passes import BackwardPass, arrived, crossing, no_mass, run
 from backplay.trajectory.survival import conditioned, log2_survival, root_given_survival, survival
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ Drawn = TypeVar("Drawn", bound=Trajectories)
 Walkers = list[tuple[Tensor, Tensor, Tensor]]  # groups of walks: their numbers, flat states and players, each (walks,)
 
 
-class SamplingPass(Pass[Walkers]):
+class SamplingPass(BackwardPass[Walkers]):
     """Walks on their way back: all that stand at a node move together."""
 
     def __init__(

@@ -14,11 +14,11 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
-from backplay.games.neurons import Neuron
 from backplay.games.play import Play
 from backplay.games.subplay import SubPlay
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.network import Node
+from backplay.view.aims import aim_words
 from backplay.view.canvas import COLUMN, Picture, check_width, letters, picture, quiet
 from backplay.view.colours import MINUS, PLUS, number, share
 from backplay.view.heatmap import heatmap
@@ -77,13 +77,8 @@ def layers(play: Play, most: int = _ROWS) -> list[tuple[str, Node]]:
 
 
 def described(play: Play, sample: int, looks: Looks) -> str:
-    """`cross, value 9.2, 21 % of walks arrive`; without a class where weights over the logits are explained."""
-    index = play.aim.index
-    told: list[str] = []
-    if isinstance(play.aim, Neuron):
-        told = [f"a neuron of {play.start.name}"]
-    elif index is not None and len(play.aim.shape) <= 3:
-        told = [looks.class_name(int(index[sample]) % play.aim.shape[-1])]
+    """`cross, value 9.2, 21 % of walks arrive`, or `cross rather than square, …`."""
+    told = [words] if (words := aim_words(play.aim, sample, looks)) else []
     told += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
     return ", ".join(told)
 
