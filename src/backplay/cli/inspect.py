@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from typing import Any
 
@@ -10,23 +9,22 @@ import torch
 
 import backplay as bp
 from backplay import models
+from backplay.cli.bar import Bar
+from backplay.cli.options import command as declared
+from backplay.cli.options import json_asked, model_option, weights_option
 from backplay.cli.output import print_json
-from backplay.cli.parser import Commands, add_command, add_model
-from backplay.progress import Progress
 
 
-def add(commands: Commands, given: list[str]) -> None:
-    parser = add_command(commands, "inspect", "show the graph on which the games play: names, kinds, shapes", run)
-    add_model(parser, "weights; the graph does not depend on them, so that random ones are taken if left out")
-
-
-def run(options: argparse.Namespace) -> int:
-    with Progress(f"loading {options.model}") as progress:
-        loaded = models.load(options.model, options.weights or models.RANDOM)
-        progress.say(f"following {options.model}")
+@declared("inspect", "show the graph on which the games play: names, kinds, shapes")
+@model_option()
+@weights_option("Weights; the graph does not depend on them, so that random ones are taken if left out.")
+def command(model: str, weights: str | None) -> int:
+    with Bar(f"loading {model}") as bar:
+        loaded = models.load(model, weights or models.RANDOM)
+        bar.say(f"following {model}")
         network = bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
     report = describe(network, loaded)
-    if options.json:
+    if json_asked():
         print_json(report)
         return 0
     width = max(len(node["name"]) for node in report["nodes"])

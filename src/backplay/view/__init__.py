@@ -17,6 +17,7 @@ from backplay.view.game import game
 from backplay.view.grid import grid
 from backplay.view.heatmap import heatmap
 from backplay.view.moments import moments
+from backplay.view.panels import panels
 from backplay.view.players import players
 from backplay.view.plot import plot
 from backplay.view.sweep import sweep
@@ -31,6 +32,7 @@ __all__ = [
     "grid",
     "heatmap",
     "moments",
+    "panels",
     "players",
     "plot",
     "sweep",
