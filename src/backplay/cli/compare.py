@@ -17,7 +17,7 @@ from backplay import models
 from backplay.cli import columns
 from backplay.cli.bar import Bar
 from backplay.cli.columns import GAMES, Column, file_name
-from backplay.cli.explain import MethodCommand, keywords_of
+from backplay.cli.explain import SPELLED, MethodCommand, keywords_of
 from backplay.cli.explaining import check_classes, class_number
 from backplay.cli.options import (
     command_line,
@@ -53,6 +53,7 @@ class Side:
 @click.command(
     "compare",
     cls=MethodCommand,
+    context_settings=SPELLED,
     short_help="how far apart two calculations are: H, H_surv and where they differ",
     help="Compare how a network calculates two photographs, or how two files of weights calculate one: the Hellinger "
     "distance H between the walks, H_surv between those that arrive, and a map of where they differ.\n\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,6 +35,7 @@ class MethodCommand(click.Command):
 
 
 _ASKED = "backplay.methods"
+SPELLED: dict[str, Any] = {"token_normalize_func": lambda option: option.replace("_", "-")}  # --gate_noise too
 
 
 def _asked(args: Sequence[str]) -> tuple[str, ...]:
@@ -53,10 +55,9 @@ def _parameters(asked: Sequence[str]) -> list[click.Option]:
 
 
 def _option(name: str, keyword: Keyword, shown: bool) -> click.Option:
-    spellings = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
     about = f"{keyword.note and keyword.note + '; '}{keyword.range} (default: {keyword.default})."
     return click.Option(
-        [*spellings, _PARAMETER + name], multiple=True, metavar="VALUE[,…]", help=about, hidden=not shown
+        [f"--{name.replace('_', '-')}", _PARAMETER + name], multiple=True, metavar="VALUE[,…]", help=about, hidden=not shown
     )
 
 
@@ -68,6 +69,7 @@ def keywords_of(given: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
 @click.command(
     "explain",
     cls=MethodCommand,
+    context_settings=SPELLED,
     short_help="explain photographs or texts: a figure and its numbers for each",
     help="Explain photographs, all photographs in folders, or texts: a figure and its numbers for each.\n\n"
     "Several methods and several values of a parameter are separated by commas: each combination is a map, and a "

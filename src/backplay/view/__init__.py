@@ -10,6 +10,7 @@ try:
 except ImportError as error:
     raise MissingLibraryError("pictures need matplotlib: pip install 'backplay[view]'.") from error
 
+from backplay.view.cascade import cascade
 from backplay.view.certificate import certificate
 from backplay.view.distance import distance
 from backplay.view.flow import flow
@@ -25,6 +26,7 @@ from backplay.view.tokens import tokens
 from backplay.view.walks import walks
 
 __all__ = [
+    "cascade",
     "certificate",
     "distance",
     "flow",
