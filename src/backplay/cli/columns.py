@@ -97,7 +97,7 @@ def method_of(asked: str) -> str:
 def _columns(asked: str, keywords: Mapping[str, Sequence[str]]) -> list[Column]:
     info = bp.methods()[method_of(asked)]
     info.check_libraries()
-    own = {k: [read_value(k, info.params[k], v) for v in given] for k, given in keywords.items() if k in info.params}
+    own = {k: [read_value(k, accepts, v) for v in keywords[k]] for k, accepts in info.params.items() if k in keywords}
     preset = bp.presets[asked] if asked not in bp.methods() else None
     base = {} if preset is None else {**preset.keywords, **(preset.reynolds or {})}
     found: list[Column] = []

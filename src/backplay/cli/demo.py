@@ -97,12 +97,14 @@ def methods(seed: int) -> Part:
                 {title: shown[title] for title in half},
                 batch.target[:SHOWN],
                 batch.mask[:SHOWN],
-                model=network.model if isinstance(network.model, torch.nn.Module) else None,
+                model=network,
                 width=_WIDTH,
             )
             shots.append(Shot(f"{name}: {', '.join(half)}", png(figure)))
-    rows = [["network", "method", "share on the object"]]
-    rows += [[name, bp.methods()[m].title, f"{s:.1%}"] for name, own in shares.items() for m, s in own.items()]
+    rows = [["share on the object", *NETWORKS]]
+    for m in dict.fromkeys(m for own in METHODS.values() for m in own):
+        cells = [f"{shares[name][m]:.1%}" if m in shares[name] else "–" for name in NETWORKS]
+        rows.append([bp.methods()[m].title, *cells])
     covered = float(batch.mask.double().mean())
     words = (
         f"Three networks name the same objects, outlined in the pictures; what lies outside is shaded in the maps. "
@@ -187,6 +189,7 @@ def tile(seed: int) -> Part:
         batch.x[:SHOWN],
         {f"learned from {learned}": heat[:SHOWN] for learned, heat in maps.items()},
         batch.target[:SHOWN],
+        scale="map",
         model=zoo.load("resnet"),
         width=_WIDTH,
     )
@@ -196,7 +199,7 @@ def tile(seed: int) -> Part:
         rows.append([learned, *shares, *(f"{value:.1%}" for value in own["accuracy"].values())])
     found = numbers["tiles"]["share_on_tile"] > numbers["objects"]["share_on_tile"]
     words = (
-        "Both networks name every object as long as the tile in the corner matches it, so their answers do not tell them "
+        "Both networks name nearly every object while the tile in the corner matches it, so their answers do not tell them "
         "apart. Their maps do: one looks at the tile, and a wrong tile misleads it."
         if found
         else "Two networks name the same objects beside a tile in the corner that gives them away. "

@@ -16,7 +16,7 @@ body{margin:0 auto;max-width:68rem;padding:1rem;background:#fff;color:#111;
 h1{font-size:1.5rem;margin:.3rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem;border-top:1px solid #ddd;padding-top:1rem}
 p{max-width:44rem;margin:.6rem 0}
 .pictures{display:flex;flex-wrap:wrap;gap:1rem;align-items:flex-start}
-figure{margin:0;flex:1 1 20rem;max-width:32rem;min-width:0}
+figure{margin:0;flex:1 1 24rem;max-width:32rem;min-width:0}
 img{display:block;width:100%;height:auto}
 figcaption{font-size:.85rem;color:#444;margin-top:.2rem}
 .numbers{overflow-x:auto}

@@ -95,17 +95,6 @@ def _invoke(given: list[str]) -> int:
         return program.invoke(ctx) or 0
 
 
-def parse(given: Sequence[str]) -> click.Context:
-    """A command line read and checked, its innermost command not run."""
-    ctx = program.make_context("backplay", list(given))
-    while isinstance(ctx.command, click.Group):
-        rest = [*ctx._protected_args, *ctx.args]
-        name, inner, rest = ctx.command.resolve_command(ctx, rest)
-        assert inner is not None
-        ctx = inner.make_context(name, rest, parent=ctx)
-    return ctx
-
-
 def _told(error: click.UsageError) -> str:
     """click's words, with the nearest relative of what was not understood."""
     if isinstance(error, click.NoSuchOption):

@@ -17,8 +17,11 @@ _LABELS = 12  # layers that are named
 
 
 @picture
-def cascade(steps: Iterable[Any], *, width: float | None = None) -> Figure:
-    """The distance of each game after each step, as a mean over the samples; dotted, the same given survival.
+def cascade(steps: Iterable[Any], *, deviation: bool = False, width: float | None = None) -> Figure:
+    """The distance of each game after each step, as a mean over the samples (fig:hellinger-sanity).
+
+    Dotted lines are the same given survival. With `deviation` the standard deviation over the samples is drawn
+    instead: how much the distance depends on the image (fig:hellinger-variance).
 
     >>> bp.view.cascade(bp.sanity.cascade(model, x, method={}))
     """
@@ -36,20 +39,22 @@ def cascade(steps: Iterable[Any], *, width: float | None = None) -> Figure:
     for game in found[0].distance:
         colour = _COLOURS.get(game, PURPLE)
         for values, style, what in (("distance", "-", "H"), ("surviving", ":", "H given survival")):
-            curve = [_mean(getattr(step, values)[game]) for step in found]
+            curve = [_summary(getattr(step, values)[game], deviation) for step in found]
             axes.plot(range(len(found)), curve, style, color=colour, marker="o", ms=2.2, label=f"{game.upper()}, {what}")
     shown = [k for k in range(len(names)) if k % -(-len(names) // _LABELS) == 0]
     axes.set_xticks(shown, [fitted(names[k], 0.4 * width, size * 0.85, 1)[0] for k in shown], rotation=90)
-    axes.set_ylim(0, 1.03)
+    axes.set_ylim(0, None if deviation else 1.03)
     axes.set_xlabel("drawn anew, from the output to", fontsize=size)
-    axes.set_ylabel("distance", fontsize=size)
+    axes.set_ylabel("deviation over the images" if deviation else "distance", fontsize=size)
     axes.grid(axis="y", color="0.9", lw=0.5)
-    axes.legend(fontsize=size * 0.85, frameon=False, loc="lower right")
+    axes.legend(fontsize=size * 0.85, frameon=False, loc="best" if deviation else "lower right")
     return figure
 
 
-def _mean(values: Any) -> float:
-    """Over the samples; those where no walk arrives have no distance given survival."""
+def _summary(values: Any, deviation: bool) -> float:
+    """Mean or deviation over the samples; those where no walk arrives have no distance given survival."""
     numbers = values.detach().double().cpu().numpy()
     known = numbers[np.isfinite(numbers)]
-    return float(known.mean()) if len(known) else float("nan")
+    if not len(known):
+        return float("nan")
+    return float(known.std() if deviation else known.mean())
