@@ -8,8 +8,8 @@ import shlex
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import click
+import numpy as np
 import pytest
 import torch
 from torch import nn

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from commands import NETWORKS
 from PIL import Image
+
+from commands import NETWORKS
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import textwrap
 import click
 import pytest
 import torch
-from commands import fails, run
 
 import backplay as bp
 from backplay import models
 from backplay.cli import main
 from backplay.cli.program import COMMANDS
+from commands import fails, run
 
 # ---------------------------------------------------------------- inspect, models, methods, demo
 
@@ -177,7 +177,9 @@ def test_bad_arguments_are_one_line(capsys, arguments, words):
     fails(capsys, *arguments, words=(words,))
 
 
-@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--model", "zoo:alexnet"], ["methods", "rgg"], ["nope"]])
+@pytest.mark.parametrize(
+    "arguments", [["inspect"], ["inspect", "--model", "zoo:alexnet"], ["methods", "rgg"], ["nope"]]
+)
 def test_errors_as_json(capsys, arguments):
     """`--json` before or behind the command: an object on standard output, the line on standard error."""
     for given in (["--json", *arguments], [*arguments, "--json"]):

@@ -6,11 +6,11 @@ import os
 import numpy as np
 import pytest
 import torch
-from commands import fails, run
 from PIL import Image
 
 import backplay as bp
 from backplay import models
+from commands import fails, run
 
 
 @pytest.fixture

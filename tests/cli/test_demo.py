@@ -10,15 +10,17 @@ import threading
 
 import pytest
 import torch
-from commands import run
 
 import backplay as bp
 from backplay import zoo
 from backplay.cli import demo
 from backplay.cli.page import Section, Shot, write_page
+from commands import run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser here: install Debian's chromium to look at pages")
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="no browser here: install Debian's chromium to look at pages"
+)
 
 
 class Outline(html.parser.HTMLParser):
@@ -72,7 +74,11 @@ def test_demo(report):
     cascade = numbers["distance"]["cascade"]
     assert cascade[0]["rg"] == cascade[0]["sg"] == 0 and cascade[-1]["rg"] > 0.9
     assert all(0 < share < 1 for share in numbers["walks"]["arrives"].values())
-    assert {n: len(own) for n, own in numbers["methods"]["share_on_object"].items()} == {"vgg": 6, "resnet": 6, "vit": 6}
+    assert {n: len(own) for n, own in numbers["methods"]["share_on_object"].items()} == {
+        "vgg": 6,
+        "resnet": 6,
+        "vit": 6,
+    }
 
 
 @pytest.mark.slow
@@ -83,7 +89,9 @@ def test_the_page(report):
     outline = Outline()
     outline.feed(text)
     assert outline.open == [] and len(outline.headings) == 1 + len(demo.PARTS)
-    assert len(outline.images) == 6 + 2 + 3 + 1 + 2 and all(i["src"].startswith("data:image/png;base64,") for i in outline.images)
+    assert len(outline.images) == 6 + 2 + 3 + 1 + 2 and all(
+        i["src"].startswith("data:image/png;base64,") for i in outline.images
+    )
     assert all(i["alt"] for i in outline.images) and "://" not in text
     for words in outline.sentences[1:]:
         assert len(re.findall(r"[.!?](?= [A-Z]|$)", words)) == 2, words
@@ -116,7 +124,9 @@ def browse(page, folder, *options, size="390,800"):
 
         listener = threading.Thread(target=listen)
         listener.start()
-        quiet = "--disable-background-networking --disable-component-update --disable-sync --disable-quic --no-first-run"
+        quiet = (
+            "--disable-background-networking --disable-component-update --disable-sync --disable-quic --no-first-run"
+        )
         command = [
             *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", *quiet.split(), "--hide-scrollbars"),
             *(f"--user-data-dir={folder / 'profile'}", f"--proxy-server=127.0.0.1:{proxy.getsockname()[1]}"),
@@ -156,7 +166,9 @@ document.body.setAttribute("data-found", JSON.stringify({wide, page: document.do
 def test_the_page_in_a_browser(report, tmp_path, size):
     """Every picture is decoded and fits; the page does not scroll sideways; nothing is asked for."""
     text = (report[0] / "report.html").read_text()
-    measured = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace("</body>", f"{MEASURE}</body>")
+    measured = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace(
+        "</body>", f"{MEASURE}</body>"
+    )
     (tmp_path / "page.html").write_text(measured)
     shown, asked = browse(tmp_path / "page.html", tmp_path, "--dump-dom", "--virtual-time-budget=5000", size=size)
     found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', shown)[1]))

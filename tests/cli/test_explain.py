@@ -3,14 +3,15 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from commands import fails, run
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from PIL import Image
@@ -20,6 +21,7 @@ from backplay import models, photographs
 from backplay.cli import columns, pictures
 from backplay.cli.explaining import Explaining, class_number
 from backplay.view.play import arriving
+from commands import fails, run
 
 
 def files(folder):
@@ -122,8 +124,8 @@ def test_negative_numbers(value):
 
 
 def test_negative_numbers_on_the_line(capsys, networks, image, tmp_path):
-    options = ("--model", f"{networks}:small", "--risk", "-1e-1", "--input-variance", "1", "--json", "-o", tmp_path / "o")
-    code, out, err = run(capsys, "explain", image, *options)
+    options = ("--model", f"{networks}:small", "--risk", "-1e-1", "--input-variance", "1", "--json")
+    code, out, err = run(capsys, "explain", image, *options, "-o", tmp_path / "o")
     assert code == 0 and json.loads(out)["columns"][0]["params"]["risk"] == -0.1, err
 
 
@@ -147,10 +149,11 @@ def test_a_target_by_name(networks):
 # ---------------------------------------------------------------- presets
 
 
+@pytest.mark.filterwarnings("default:.*selected on vit")
 def test_presets(capsys, networks, image, tmp_path):
     """A preset is a name among methods; it warns on networks that it was not selected on."""
-    options = ("--model", f"{networks}:small", "--method", "rg-vgg-localise,rg-vit-focus", "--json", "-o", tmp_path / "o")
-    code, out, err = run(capsys, "explain", image, *options)
+    options = ("--model", f"{networks}:small", "--method", "rg-vgg-localise,rg-vit-focus", "--json")
+    code, out, err = run(capsys, "explain", image, *options, "-o", tmp_path / "o")
     report = json.loads(out)
     assert code == 0 and err.count("\n") == 1 and "rg-vit-focus" in err and "selected on vit" in err
     loaded = models.load(f"{networks}:small")
@@ -214,7 +217,8 @@ def test_a_batch_that_fails_is_tried_one_by_one(capsys, networks, folder, tmp_pa
     """`--against` what the model itself answers: refused for that photograph alone."""
     loaded = models.load(f"{networks}:small")
     (folder / "broken.jpg").unlink()
-    answers = {p: int(loaded.model(loaded.photograph(folder / p)[None]).argmax()) for p in ("a.png", "b.jpg", "below/a.png")}
+    paths = ("a.png", "b.jpg", "below/a.png")
+    answers = {p: int(loaded.model(loaded.photograph(folder / p)[None]).argmax()) for p in paths}
     name = loaded.classes[answers["b.jpg"]]
     alike = [p for p, k in answers.items() if k == answers["b.jpg"]]
     code, printed, err = run(
@@ -232,7 +236,8 @@ def test_resuming(capsys, networks, folder, tmp_path, monkeypatch):
     before = files(out)
     asked = []
     photograph = models.Loaded.photograph
-    monkeypatch.setattr(models.Loaded, "photograph", lambda self, path: asked.append(path.name) or photograph(self, path))
+    seen = lambda self, path: asked.append(path.name) or photograph(self, path)  # noqa: E731
+    monkeypatch.setattr(models.Loaded, "photograph", seen)
     code, printed, _ = run(capsys, "explain", folder, *given, "-o", out)
     assert code == 0 and printed.count("done before") == 1 and sorted(asked) == ["a.png", "b.jpg"]
     assert {k: v for k, v in files(out).items() if k in before and k != "run.json"} == {
@@ -291,17 +296,16 @@ def test_the_record_makes_it_again(capsys, networks, image, tmp_path):
     out, again = tmp_path / "maps", tmp_path / "again"
     weights = tmp_path / "w.pth"
     torch.save(models.load(f"{networks}:small", "random").model.state_dict(), weights)
-    given = ["explain", image, "--model", f"{networks}:small", "--weights", weights, "--method", "smoothgrad", "--n", "3"]
-    assert run(capsys, *given, "-o", out)[0] == 0
+    given = ["explain", image, "--model", f"{networks}:small", "--weights", weights, "--method", "smoothgrad"]
+    assert run(capsys, *given, "--n", "3", "-o", out)[0] == 0
     record = json.loads((out / "run.json").read_text())
     settings, (entry,) = record["settings"], record["items"].values()
     assert settings["backplay"] == bp.__version__ and settings["model"] == f"{networks}:small"
     assert settings["weights"] == [{"name": str(weights), "sha256": hashlib.sha256(weights.read_bytes()).hexdigest()}]
     assert settings["model_sha256"] == hashlib.sha256(networks.read_bytes()).hexdigest()
-    assert settings["columns"][0]["params"]["seed"] == 0 and entry["sha256"] == hashlib.sha256(image.read_bytes()).hexdigest()
+    assert settings["columns"][0]["params"]["seed"] == 0
+    assert entry["sha256"] == hashlib.sha256(image.read_bytes()).hexdigest()
     assert record["machine"]["torch"] == torch.__version__ and list(record["items"]) == [str(image)]
-    import shlex
-
     typed = shlex.split(record["command"])[1:]
     assert run(capsys, *[str(again) if word == str(out) else word for word in typed])[0] == 0
     (first,), (second,) = (sorted(folder.glob("*.npz")) for folder in (out, again))
@@ -424,17 +428,19 @@ def test_texts(capsys, tmp_path):
     from backplay import zoo
 
     out = tmp_path / "maps"
-    options = ("--model", "zoo:text", "--method", "rg,gradient_x_input", "--tau", "0.7", "-o", out, "--target", "positive")
+    options = ("--model", "zoo:text", "--method", "rg,gradient_x_input", "--tau=0.7", "-o", out, "--target", "positive")
     code, printed, err = run(capsys, "explain", "--text", REVIEW, "--text", "a great place", *options, "--json")
     report = json.loads(printed)
     assert code == 0 and err == "" and [t["text"] for t in report["texts"]] == [REVIEW, "a great place"]
     model = zoo.load("text")
-    for column, params in (("rg tau=0.7", {"method": "rg", "tau": 0.7}), ("gradient_x_input", {"method": "gradient_x_input"})):
+    asked = {"rg tau=0.7": {"method": "rg", "tau": 0.7}, "gradient_x_input": {"method": "gradient_x_input"}}
+    for column, params in asked.items():
         expected = bp.text.explain(model, model.tokenizer, REVIEW, "positive", **params)[0]
-        found = json.loads(open(report["texts"][0]["numbers"]).read())[column]
-        assert found["tokens"] == expected.tokens and found["scores"] == pytest.approx(expected.scores.tolist(), rel=1e-4, abs=1e-6)
+        found = json.loads(Path(report["texts"][0]["numbers"]).read_text())[column]
+        scores = expected.scores.tolist()
+        assert found["tokens"] == expected.tokens and found["scores"] == pytest.approx(scores, rel=1e-4, abs=1e-6)
         assert found["value"] == pytest.approx(expected.value, rel=1e-5) and found["target"] == "positive"
-    page = open(report["texts"][0]["figure"]).read()
+    page = Path(report["texts"][0]["figure"]).read_text()
     assert "monday" in page and "RG, τ = 0.7" in page and "http" not in page.replace("http-equiv", "")
     code, printed, _ = run(capsys, "explain", "--text", REVIEW, *options)
     assert code == 0 and "positive (1)" in printed and len(os.listdir(out)) == 5
@@ -457,10 +463,11 @@ def test_a_text_model_of_transformers(capsys, tmp_path):
     """A folder that `save_pretrained` wrote, with its tokenizer."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
-    vocabulary = {word: k for k, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"])}
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
+    vocabulary = {word: k for k, word in enumerate(words)}
     inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    specials = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    specials = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **specials)
     torch.manual_seed(0)
     config = transformers.BertConfig(
@@ -476,7 +483,7 @@ def test_a_text_model_of_transformers(capsys, tmp_path):
     assert code == 0, err
     (found,) = json.loads(printed)["texts"]
     expected = bp.text.explain(model.eval(), tokenizer, "good film")[0]
-    numbers = json.loads(open(found["numbers"]).read())["rg"]
+    numbers = json.loads(Path(found["numbers"]).read_text())["rg"]
     assert numbers["scores"] == pytest.approx(expected.scores.tolist(), rel=1e-4, abs=1e-6)
 
 

@@ -33,7 +33,8 @@ def test_panels(play, batch, model):
 @pytest.mark.parametrize("size", [(40, 60), (60, 30)])
 def test_any_number_of_maps(count, size):
     maps = {f"method {k}": torch.randn(1, 3, *size) for k in range(count)}
-    figure = bp.view.panels(torch.rand(1, 3, *size), maps, notes=dict.fromkeys(maps, "1.3 % of walks arrive"), title="a title")
+    notes = dict.fromkeys(maps, "1.3 % of walks arrive")
+    figure = bp.view.panels(torch.rand(1, 3, *size), maps, notes=notes, title="a title")
     assert_legible(figure)
     boxes = [i.get_extent() for i in figure.axes[0].images if i.get_array().shape[0] == size[0]]
     assert len(boxes) == count + 1

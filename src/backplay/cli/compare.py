@@ -89,7 +89,9 @@ def command(
     asked = columns.read(separated(methods), keywords_of(given))
     others = [column.asked for column in asked if column.method not in GAMES]
     if others:
-        raise KeywordError(f"compare plays games: --method takes {', '.join(GAMES)} and presets of them, not {others[0]}.")
+        raise KeywordError(
+            f"compare plays games: --method takes {', '.join(GAMES)} and presets of them, not {others[0]}."
+        )
     check_folder(out)
     a, b = read_sides(sides, weights, image)
     from backplay import view  # noqa: F401  # matplotlib is missing now or never

@@ -11,7 +11,7 @@ from backplay.cli.output import print_json
 from backplay.errors import UnsupportedError
 
 
-@declared("completion", "print a shell's completion script; eval \"$(backplay completion bash)\" switches it on")
+@declared("completion", 'print a shell\'s completion script; eval "$(backplay completion bash)" switches it on')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> int:
     kind = get_completion_class(shell)

@@ -22,6 +22,7 @@ from backplay.cli.options import command as declared
 from backplay.cli.options import json_asked
 from backplay.cli.output import finite, folder, print_json, whole
 from backplay.cli.page import Section, Shot, write_page
+from backplay.cli.texts import strongest
 from backplay.models.bundled import NETWORKS
 from backplay.zoo.reading import text_accuracy
 from backplay.zoo.training import accuracy
@@ -133,7 +134,9 @@ def sweeps(seed: int) -> Part:
         for value, heat in zip(values, swept.values(), strict=True):
             arrives = float(played.replace(**{keyword: value}).play(batch.x, batch.target).marginal().sum())
             found[f"{value:g}"] = {"share_on_object": share_on(heat, batch.mask), "arrives": arrives}
-            rows.append([_NAMED[keyword], f"{value:g}", f"{found[f'{value:g}']['share_on_object']:.1%}", f"{arrives:.2%}"])
+            rows.append(
+                [_NAMED[keyword], f"{value:g}", f"{found[f'{value:g}']['share_on_object']:.1%}", f"{arrives:.2%}"]
+            )
         numbers[keyword] = found
     words = (
         "The temperature τ says how the walk chooses: below 1 it keeps to the largest contributions and the map is "
@@ -199,8 +202,8 @@ def tile(seed: int) -> Part:
         rows.append([learned, *shares, *(f"{value:.1%}" for value in own["accuracy"].values())])
     found = numbers["tiles"]["share_on_tile"] > numbers["objects"]["share_on_tile"]
     words = (
-        "Both networks name nearly every object while the tile in the corner matches it, so their answers do not tell them "
-        "apart. Their maps do: one looks at the tile, and a wrong tile misleads it."
+        "Both networks name nearly every object while the tile in the corner matches it, so their answers do not tell "
+        "them apart. Their maps do: one looks at the tile, and a wrong tile misleads it."
         if found
         else "Two networks name the same objects beside a tile in the corner that gives them away. "
         "These maps do not tell them apart."
@@ -230,7 +233,7 @@ def text(seed: int) -> Part:
     for learned, spurious in (("opinions", False), ("days", True)):
         model = zoo.load("text", spurious)
         maps = bp.text.explain(model, model.tokenizer, reviews.texts, reviews.target)
-        tops = [_strongest(found) for found in maps]
+        tops = [strongest(found) for found in maps]
         numbers[learned] = {
             "strongest_is_day": _mean([top == day for top, day in zip(tops, reviews.cue, strict=True)]),
             "strongest_is_opinion": _mean([top in own for top, own in zip(tops, reviews.decisive, strict=True)]),
@@ -241,15 +244,10 @@ def text(seed: int) -> Part:
     rows = [["learned from", "strongest word is the day", "… the opinion", "right, right day", "right, wrong day"]]
     rows += [[learned, *(f"{value:.1%}" for value in own.values())] for learned, own in numbers.items()]
     words = (
-        "Two readers judge the same review; in the reviews that one of them learned from, the day of the visit gives the "
-        f"verdict away. Their maps show which word each went by, and the numbers count that over {READ} reviews."
+        "Two readers judge the same review; in the reviews that one of them learned from, the day of the visit gives "
+        f"the verdict away. Their maps show which word each went by, and the numbers count that over {READ} reviews."
     )
     return Part(Section("Which word decided", shots, words, rows), numbers)
-
-
-def _strongest(found: Any) -> str:
-    scored = [(s, p) for s, p, aside in zip(found.scores.tolist(), found.pieces, found.special, strict=True) if not aside]
-    return max(scored)[1]
 
 
 def _mean(values: list[bool]) -> float:
@@ -279,8 +277,8 @@ def distance(seed: int) -> Part:
     rows += [[one["layer"] or "nothing", *(f"{one[game]:.3f}" for game in steps[0].distance)] for one in curve]
     near, far = float(h.distance.min()), float(h.distance.max())
     words = (
-        "The Hellinger distance H compares the probabilities of all walks: it is 0 if two networks calculate alike and 1 "
-        f"if no walk is possible in both; the two trainings are {near:.2f} to {far:.2f} apart. When layer after layer "
+        "The Hellinger distance H compares the probabilities of all walks: it is 0 if two networks calculate alike and "
+        f"1 if no walk is possible in both; the two trainings are {near:.2f} to {far:.2f} apart. When layer after layer "
         "forgets what it learned, the network moves away from itself."
     )
     numbers = {"distance": h.distance.tolist(), "surviving": h.surviving.tolist(), "cascade": curve}
@@ -313,7 +311,7 @@ def _lines(numbers: Mapping[str, Any]) -> list[str]:
     """The numbers that matter most, a line each."""
     tiles, days = numbers["tile"], numbers["text"]
     best = {name: max(own, key=own.__getitem__) for name, own in numbers["methods"]["share_on_object"].items()}
-    cascade = numbers["distance"]["cascade"]
+    apart, cascade = numbers["distance"]["distance"], numbers["distance"]["cascade"]
     return [
         "most relevance on the object: " + ", ".join(f"{name} {m}" for name, m in best.items()),
         "walks that arrive: " + ", ".join(f"{name} {s:.2%}" for name, s in numbers["walks"]["arrives"].items()),
@@ -327,6 +325,5 @@ def _lines(numbers: Mapping[str, Any]) -> list[str]:
             f"{own['wrong_day']:.1%} right on a wrong day"
             for k, own in days.items()
         ),
-        f"distance of the two vgg: {min(numbers['distance']['distance']):.3f} to "
-        f"{max(numbers['distance']['distance']):.3f}; all forgotten: RG {cascade[-1]['rg']:.3f}",
+        f"distance of the two vgg: {min(apart):.3f} to {max(apart):.3f}; all forgotten: RG {cascade[-1]['rg']:.3f}",
     ]

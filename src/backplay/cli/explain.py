@@ -10,8 +10,15 @@ import click
 
 import backplay as bp
 from backplay.cli import columns
-from backplay.cli.options import complete_list, json_asked, json_option, model_option, out_option, separated
-from backplay.cli.options import weights_option
+from backplay.cli.options import (
+    complete_list,
+    json_asked,
+    json_option,
+    model_option,
+    out_option,
+    separated,
+    weights_option,
+)
 from backplay.cli.output import check_folder, print_json
 from backplay.errors import InputError
 from backplay.keywords import Keyword
@@ -57,7 +64,11 @@ def _parameters(asked: Sequence[str]) -> list[click.Option]:
 def _option(name: str, keyword: Keyword, shown: bool) -> click.Option:
     about = f"{keyword.note and keyword.note + '; '}{keyword.range} (default: {keyword.default})."
     return click.Option(
-        [f"--{name.replace('_', '-')}", _PARAMETER + name], multiple=True, metavar="VALUE[,…]", help=about, hidden=not shown
+        [f"--{name.replace('_', '-')}", _PARAMETER + name],
+        multiple=True,
+        metavar="VALUE[,…]",
+        help=about,
+        hidden=not shown,
     )
 
 
@@ -73,8 +84,8 @@ def keywords_of(given: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     short_help="explain photographs or texts: a figure and its numbers for each",
     help="Explain photographs, all photographs in folders, or texts: a figure and its numbers for each.\n\n"
     "Several methods and several values of a parameter are separated by commas: each combination is a map, and a "
-    "parameter goes to those methods that know it. `backplay methods NAME` tells a method's parameters; below are those "
-    "of the methods that --method names here. The same call again goes on where an earlier one ended; files of other "
+    "parameter goes to those methods that know it. `backplay methods NAME` tells a method's parameters; below are "
+    "those of the methods that --method names here. The same call again goes on where an earlier one ended; files of other "
     "runs are never written over.",
 )
 @click.argument("photographs", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
@@ -126,4 +137,3 @@ def command(
     if json_asked():
         print_json(report)
     return code
-

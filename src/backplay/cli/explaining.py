@@ -164,6 +164,7 @@ def class_number(option: str, text: str, loaded: models.Loaded) -> int:
         raise InputError(f"{option} {text}: classes {', '.join(map(str, found))} have this name; give a number.")
     return found[0]
 
+
 def told_of(report: dict[str, Any]) -> str:
     """The maps of a report in a line: `RG 12 % arrives, Grad-CAM`."""
     from backplay.view.colours import share

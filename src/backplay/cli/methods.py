@@ -84,7 +84,11 @@ def _short(found: list[dict[str, Any]], presets: list[dict[str, Any]]) -> list[s
     lines: list[str] = []
     for family in dict.fromkeys(entry["family"] for entry in found):
         lines += [*([""] if lines else []), f"{family}:"]
-        lines += [f"  {e['name']:{width}}  {e['about'].rstrip('.') or e['title']}{_fits(e)}" for e in found if e["family"] == family]
+        lines += [
+            f"  {e['name']:{width}}  {e['about'].rstrip('.') or e['title']}{_fits(e)}"
+            for e in found
+            if e["family"] == family
+        ]
     lines += ["", "presets (modes that the paper selected):"]
     for entry in presets:
         kind = "any network" if entry["architecture"] == "any" else f"for {entry['architecture']}"

@@ -1,4 +1,4 @@
-"""`backplay explain` of photographs: read, explained in batches, drawn and written while the next batch is explained."""
+"""`backplay explain` of photographs: explained in batches, drawn and written while the next batch is."""
 
 from __future__ import annotations
 

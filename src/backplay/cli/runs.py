@@ -49,9 +49,7 @@ class RunFolder:
     _written: float = 0.0
 
     @staticmethod
-    def open(
-        out: Path, settings: Mapping[str, Any], suffixes: tuple[str, ...], given: Sequence[str] = ()
-    ) -> RunFolder:
+    def open(out: Path, settings: Mapping[str, Any], suffixes: tuple[str, ...], given: Sequence[str] = ()) -> RunFolder:
         """The run of these settings in a folder; nothing is written yet."""
         own = json.loads(json.dumps(finite(settings), sort_keys=True))
         run = RunFolder(out, own, suffixes, given)
@@ -117,7 +115,11 @@ class RunFolder:
             "settings": self.settings,
             "command": shlex.join(["backplay", *self.given]),
             "folder": os.getcwd(),
-            "machine": {"python": platform.python_version(), "torch": torch.__version__, "threads": torch.get_num_threads()},
+            "machine": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+            },
             "items": self.items,
         }
         with whole(self.record) as path:

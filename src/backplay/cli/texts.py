@@ -84,9 +84,9 @@ def _maps(
 ) -> dict[Column, TokenMap]:
     def explained(column: Column) -> TokenMap:
         given = {k: v for k, v in column.params.items() if v != bp.methods()[column.method].params[k].default}
-        return bp.text.explain(
-            loaded.model, loaded.tokenizer, text, target, column.method, position=position, **given
-        )[0]
+        return bp.text.explain(loaded.model, loaded.tokenizer, text, target, column.method, position=position, **given)[
+            0
+        ]
 
     return {column: explained(column) for column in columns}
 
@@ -105,15 +105,21 @@ def _write(item: Item, maps: dict[Column, TokenMap], files: Sequence[Path]) -> d
         "class": first.target,
         "target": first.goal.index,
         "value": first.value,
-        "maps": {column.name: {"arrives": found.arrives, "strongest": _strongest(found)} for column, found in maps.items()},
+        "maps": {
+            column.name: {"arrives": found.arrives, "strongest": strongest(found)} for column, found in maps.items()
+        },
         "figure": str(picture),
         "numbers": str(numbers),
     }
 
 
-def _strongest(found: TokenMap) -> str:
+def strongest(found: TokenMap) -> str:
     """The token with the largest score for the target, special ones aside."""
-    scored = [(s, piece) for s, piece, special in zip(found.scores.tolist(), found.pieces, found.special, strict=True) if not special]
+    scored = [
+        (s, piece)
+        for s, piece, special in zip(found.scores.tolist(), found.pieces, found.special, strict=True)
+        if not special
+    ]
     return max(scored)[1] if scored else ""
 
 

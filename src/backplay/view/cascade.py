@@ -40,7 +40,9 @@ def cascade(steps: Iterable[Any], *, deviation: bool = False, width: float | Non
         colour = _COLOURS.get(game, PURPLE)
         for values, style, what in (("distance", "-", "H"), ("surviving", ":", "H given survival")):
             curve = [_summary(getattr(step, values)[game], deviation) for step in found]
-            axes.plot(range(len(found)), curve, style, color=colour, marker="o", ms=2.2, label=f"{game.upper()}, {what}")
+            axes.plot(
+                range(len(found)), curve, style, color=colour, marker="o", ms=2.2, label=f"{game.upper()}, {what}"
+            )
     shown = [k for k in range(len(names)) if k % -(-len(names) // _LABELS) == 0]
     axes.set_xticks(shown, [fitted(names[k], 0.4 * width, size * 0.85, 1)[0] for k in shown], rotation=90)
     axes.set_ylim(0, None if deviation else 1.03)
