@@ -18,5 +18,7 @@ def command(shell: str) -> int:
     if kind is None:
         raise UnsupportedError(f"click completes nothing for {shell}; there are bash, zsh and fish.")
     script = kind(click.Command("backplay"), {}, "backplay", "_BACKPLAY_COMPLETE").source()
+    if shell == "bash":  # which would take `zoo:vgg` for three words
+        script += "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n"
     print_json({"shell": shell, "script": script}) if json_asked() else print(script)
     return 0

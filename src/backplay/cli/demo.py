@@ -278,8 +278,8 @@ def distance(seed: int) -> Part:
     near, far = float(h.distance.min()), float(h.distance.max())
     words = (
         "The Hellinger distance H compares the probabilities of all walks: it is 0 if two networks calculate alike and "
-        f"1 if no walk is possible in both; the two trainings are {near:.2f} to {far:.2f} apart. When layer after layer "
-        "forgets what it learned, the network moves away from itself."
+        f"1 if no walk is possible in both; the two trainings are {near:.2f} to {far:.2f} apart. When layer after "
+        "layer forgets what it learned, the network moves away from itself."
     )
     numbers = {"distance": h.distance.tolist(), "surviving": h.surviving.tolist(), "cascade": curve}
     return Part(Section("How far apart two calculations are", shots, words, rows), finite(numbers))

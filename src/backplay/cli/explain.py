@@ -85,8 +85,8 @@ def keywords_of(given: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     help="Explain photographs, all photographs in folders, or texts: a figure and its numbers for each.\n\n"
     "Several methods and several values of a parameter are separated by commas: each combination is a map, and a "
     "parameter goes to those methods that know it. `backplay methods NAME` tells a method's parameters; below are "
-    "those of the methods that --method names here. The same call again goes on where an earlier one ended; files of other "
-    "runs are never written over.",
+    "those of the methods that --method names here. The same call again goes on where an earlier one ended; files "
+    "of other runs are never written over.",
 )
 @click.argument("photographs", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
 @model_option()

@@ -202,7 +202,8 @@ def write(path: Path, answer: Answer, loaded: models.Loaded, files: Sequence[Pat
     """The figure and the numbers of one photograph; the report that the record keeps."""
     figure, numbers = files
     with whole(figure) as unfinished:
-        draw(path, answer, loaded).savefig(unfinished, format="png", dpi=144)
+        # little compression: with more of it, half of the time that a figure takes would go into it
+        draw(path, answer, loaded).savefig(unfinished, format="png", dpi=144, pil_kwargs={"compress_level": 1})
     with whole(numbers) as unfinished, unfinished.open("wb") as file:
         np.savez(file, **{column.name: found.heat.numpy() for column, found in answer.maps.items()})
     return describe(path, answer, loaded) | {"figure": str(figure), "numbers": str(numbers)}
