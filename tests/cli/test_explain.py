@@ -20,6 +20,7 @@ import backplay as bp
 from backplay import models, photographs
 from backplay.cli import columns, pictures
 from backplay.cli.explaining import Explaining, class_number
+from backplay.cli.options import separated
 from backplay.view.play import arriving
 from commands import fails, run
 
@@ -121,6 +122,11 @@ def test_gradients_through_attention(capsys, image, tmp_path):
 def test_negative_numbers(value):
     (column,) = columns.read(["rg"], {"risk": [value], "input_variance": ["1"]})
     assert column.params["risk"] == -0.1
+
+
+def test_lists_of_values():
+    assert separated(["a, b", "c"]) == ["a", "b", "c"] and separated(["", "a,"]) == ["", "a", ""]
+    assert separated(['{"a": [1, 2], "b": {"c": 1}},x']) == ['{"a": [1, 2], "b": {"c": 1}}', "x"]
 
 
 def test_negative_numbers_on_the_line(capsys, networks, image, tmp_path):

@@ -71,8 +71,19 @@ def out_option(default: str | None = None, about: str = "Folder for the results.
 
 
 def separated(values: Iterable[str]) -> list[str]:
-    """`a,b` and `c` as a, b, c."""
-    return [part.strip() for value in values for part in value.split(",")]
+    """`a,b` and `c` as a, b, c; what stands in braces, as JSON does, stays whole."""
+    return [part.strip() for value in values for part in _parts(value)]
+
+
+def _parts(value: str) -> list[str]:
+    parts, depth = [""], 0
+    for letter in value:
+        depth += (letter in "{[") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def read_value(name: str, accepts: Keyword, text: str) -> Any:
