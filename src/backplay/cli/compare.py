@@ -29,7 +29,7 @@ from backplay.cli.options import (
     separated,
     weights_option,
 )
-from backplay.cli.output import check_folder, print_json, whole
+from backplay.cli.output import check_folder, check_pictures, print_json, whole
 from backplay.cli.runs import Item, RunFolder, digest_of, settings_of
 from backplay.errors import InputError, KeywordError
 
@@ -94,7 +94,7 @@ def command(
         )
     check_folder(out)
     a, b = read_sides(sides, weights, image)
-    from backplay import view  # noqa: F401  # matplotlib is missing now or never
+    check_pictures()
 
     settings = settings_of(
         "compare",

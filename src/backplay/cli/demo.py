@@ -20,7 +20,7 @@ from backplay import zoo
 from backplay.cli.bar import Bar
 from backplay.cli.options import command as declared
 from backplay.cli.options import json_asked
-from backplay.cli.output import finite, folder, print_json, whole
+from backplay.cli.output import check_pictures, finite, folder, print_json, whole
 from backplay.cli.page import Section, Shot, write_page
 from backplay.cli.texts import strongest
 from backplay.models.bundled import NETWORKS
@@ -52,7 +52,7 @@ class Part:
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Fixes pictures and reviews.")
 def command(out: Path, seed: int) -> int:
-    from backplay import view  # noqa: F401  # matplotlib is missing now or never
+    check_pictures()
 
     folder(out)
     with Bar("demo", len(PARTS)) as bar:
@@ -232,7 +232,7 @@ def text(seed: int) -> Part:
     numbers: dict[str, Any] = {}
     for learned, spurious in (("opinions", False), ("days", True)):
         model = zoo.load("text", spurious)
-        maps = bp.text.explain(model, model.tokenizer, reviews.texts, reviews.target)
+        maps = bp.text.explain(model, model.tokenizer, reviews.texts, reviews.target.tolist())
         tops = [strongest(found) for found in maps]
         numbers[learned] = {
             "strongest_is_day": _mean([top == day for top, day in zip(tops, reviews.cue, strict=True)]),
@@ -269,7 +269,7 @@ def distance(seed: int) -> Part:
         Shot("vgg: learned from objects against learned from tiles", png(bp.view.distance(h, width=_WIDTH))),
         Shot("vgg: layers drawn anew, from the output on", png(bp.view.cascade(steps, width=_WIDTH))),
     ]
-    curve = [
+    curve: list[dict[str, Any]] = [
         {"layer": None if s.layer is None else s.layer.name, **{g: float(d.mean()) for g, d in s.distance.items()}}
         for s in steps
     ]

@@ -64,7 +64,7 @@ def weights_option(about: str, multiple: bool = False) -> Decorator:
 
 def out_option(default: str | None = None, about: str = "Folder for the results.") -> Decorator:
     """`-o DIR`."""
-    shown = {} if default is None else {"default": Path(default), "show_default": True}
+    shown: dict[str, Any] = {} if default is None else {"default": Path(default), "show_default": True}
     return click.option(
         "-o", "--out", required=default is None, metavar="DIR", type=click.Path(path_type=Path), help=about, **shown
     )

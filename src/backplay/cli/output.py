@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -42,6 +43,11 @@ def end(given: Sequence[str], name: str, error: BaseException | str, code: int) 
         kind = type(error).__name__ if isinstance(error, BaseException) else "UsageError"
         print_json({"error": {"type": kind, "message": text, "command": name, "code": code}})
     return code
+
+
+def check_pictures() -> None:
+    """Refuse a run whose pictures could not be drawn: now, and not after its work."""
+    importlib.import_module("backplay.view")
 
 
 def folder(path: Path) -> Path:

@@ -20,7 +20,7 @@ from backplay.cli.bar import Bar, aside
 from backplay.cli.columns import Column, file_name
 from backplay.cli.explaining import Answer, Explaining, told_of
 from backplay.cli.options import command_line, json_asked
-from backplay.cli.output import whole
+from backplay.cli.output import check_pictures, whole
 from backplay.cli.runs import Item, RunFolder, digest_of, settings_of
 from backplay.errors import BackplayError, FileError, InputError, first_line
 
@@ -40,7 +40,7 @@ def explain(
     out: Path,
 ) -> tuple[dict[str, Any], int]:
     """The report of a run, and its exit code: 3 where some photographs failed, 1 where all of them did."""
-    from backplay import view  # noqa: F401  # matplotlib is missing now or never
+    check_pictures()
 
     paths = find(given, out)
     settings = settings_of(
@@ -204,8 +204,9 @@ def write(path: Path, answer: Answer, loaded: models.Loaded, files: Sequence[Pat
     with whole(figure) as unfinished:
         # little compression: with more of it, half of the time that a figure takes would go into it
         draw(path, answer, loaded).savefig(unfinished, format="png", dpi=144, pil_kwargs={"compress_level": 1})
+    arrays: dict[str, Any] = {column.name: found.heat.numpy() for column, found in answer.maps.items()}
     with whole(numbers) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, **{column.name: found.heat.numpy() for column, found in answer.maps.items()})
+        np.savez(file, **arrays)
     return describe(path, answer, loaded) | {"figure": str(figure), "numbers": str(numbers)}
 
 
