@@ -419,8 +419,9 @@ def test_help_shows_the_parameters_of_the_methods_it_names(capsys):
     _, out, _ = run(capsys, "explain", "--method=lime", "--help")
     assert "superpixels that SLIC is asked for; an integer >= 1 (default: 80)" in " ".join(out.split())
     assert "--tau " not in out
-    _, out, _ = run(capsys, "explain", "--help")
-    assert "--tau " in out and "--segments " not in out
+    for given in ([], ["--method", "rg-vit-focus"]):
+        _, out, _ = run(capsys, "explain", *given, "--help")
+        assert "--tau " in out and "--segments " not in out
 
 
 # ---------------------------------------------------------------- texts

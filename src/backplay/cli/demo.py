@@ -68,7 +68,7 @@ def command(out: Path, seed: int) -> int:
         print_json({**numbers, "files": [str(out / "report.html")]})
     else:
         print("\n".join([*_lines(numbers), str(out / "report.html")]))
-    return 0
+    return 0 if all(own["sound"] for own in numbers["tile"].values()) else 1
 
 
 LEAD = (

@@ -54,9 +54,10 @@ def _asked(args: Sequence[str]) -> tuple[str, ...]:
 
 def _parameters(asked: Sequence[str]) -> list[click.Option]:
     known = bp.methods()
-    shown = {name for one in asked if one in known for name in known[one].params}
+    named = [known[columns.method_of(one)] for one in asked if one in columns.names()]
+    shown = {name for info in named for name in info.params}
     accepts: dict[str, Keyword] = {}
-    for info in [*(known[one] for one in asked if one in known), *known.values()]:
+    for info in [*named, *known.values()]:
         accepts = {**info.params, **accepts}
     return [_option(name, keyword, name in shown) for name, keyword in accepts.items()]
 

@@ -116,7 +116,7 @@ class _Sheet:
             self._write(place, y + height + 0.02, text, small, ha=side, va="top")
 
     def _note(self, note: str, x: float, y: float) -> None:
-        text, small = fitted(note, self.panel + 0.04, self.size * 0.85, 1)
+        text, small = fitted(note, self.panel - 0.06, self.size * 0.85, 1)
         below = y + self.tall + 0.04 + bar_height(self.size) + self.line
         self._write(x + self.panel / 2, below, text, small, va="top")
 
