@@ -343,7 +343,12 @@ def test_long_names_are_cut():
     asked = columns.read(["rg"], {"tau": [str(1 + k / 100) for k in range(60)]})
     name = columns.file_name(asked, {})
     assert len(name) <= 120 and name != columns.file_name(asked[:-1], {})
-    assert columns.file_name(columns.read(["gradcam"], {"layer": ["a/b"]}), {}) == "gradcam-layer=a_b"
+    (column,) = columns.read(["gradcam"], {"layer": ["a/b-c"]})
+    assert columns.file_name([column], {}) == "gradcam-layer=a_b-c" and column.title == "GCAM, layer = a/b-c"
+    (column,) = columns.read(["sg"], {"risk": ["-1"], "input_variance": ["0.5"]})
+    assert column.title == "SG, λ = −1, σ² = 0.5" and columns.file_name([column], {"target": 3}).endswith(
+        "=0.5-target=3"
+    )
 
 
 # ---------------------------------------------------------------- refusals

@@ -37,7 +37,7 @@ class Column:
     def title(self) -> str:
         """Over a map: `RG, τ = 0.5`."""
         shown = bp.methods()[self.method].title if self.asked == self.method else self.asked
-        parts = [f"{_SYMBOLS.get(k, k)} = {words(v)}".replace("-", "−") for k, v in self.given.items()]
+        parts = [f"{_SYMBOLS.get(k, k)} = {_typeset(v)}" for k, v in self.given.items()]
         return ", ".join([shown, *parts])
 
     @property
@@ -54,6 +54,10 @@ def words(value: Any) -> str:
     if isinstance(value, (bool, Mapping)):
         return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _typeset(value: Any) -> str:
+    return words(value).replace("-", "−") if isinstance(value, (int, float)) else words(value)
 
 
 def names() -> list[str]:
@@ -121,7 +125,7 @@ def file_name(columns: Sequence[Column], more: Mapping[str, Any]) -> str:
         values = {k: ",".join(dict.fromkeys(words(given[k]) for given in own)) for k in own[0]}
         parts.append("-".join([asked, *(f"{k}={v}" for k, v in values.items())]))
     told = "-".join(["+".join(parts), *(f"{k}={words(v)}" for k, v in more.items() if v is not None)])
-    safe = re.sub(r"[^\w.,+=-]", "_", told)
+    safe = re.sub(r"[^\w.,+=-]+", "_", told)
     if len(safe.encode()) <= _LONGEST:
         return safe
     digest = hashlib.sha256(told.encode()).hexdigest()[:8]
