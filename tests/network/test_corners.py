@@ -92,6 +92,21 @@ def test_small_edit_behind_the_version_counter():
     assert game.attribute(x, 0)[0, 1] == pytest.approx(1e-2)
 
 
+@pytest.mark.parametrize("strided", [False, True])
+def test_edits_behind_the_version_counter(strided):
+    """S1: seen at once if they touch a sampled entry, by `refresh` whatever they touch; numpy's are such edits too."""
+    model = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 2)).eval()
+    if strided:
+        model[0].weight = nn.Parameter(torch.randn(200, 300).T)
+    game, x = bp.StoppingGame(model), torch.randn(1, 200)
+    game.attribute(x, 0)
+    model[0].weight.detach().numpy()[:] *= 2
+    torch.testing.assert_close(game.attribute(x, 0), gradient(model, x), rtol=1e-10, atol=1e-12)
+    alive = int(model[0](x)[0].argmax())
+    model[0].weight.data[alive, 1] += 1
+    torch.testing.assert_close(game.refresh().attribute(x, 0), gradient(model, x), rtol=1e-10, atol=1e-12)
+
+
 def test_play_keeps_its_scales():
     """S1: a play is read with what it was solved with, LayerScale included."""
     model = Function(

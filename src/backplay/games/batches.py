@@ -13,6 +13,7 @@ from backplay.games.neurons import names_neurons, one_a_sample, read_neurons
 from backplay.inputs import Target, part_of, read_target
 from backplay.network import Network
 from backplay.network.arguments import Arguments
+from backplay.network.indicator import all_finite
 from backplay.progress import Progress
 
 Explain = Callable[[Arguments, Any], Sequence[Tensor]]
@@ -43,8 +44,8 @@ def in_parts(
 def check_finite(maps: Sequence[Tensor]) -> Sequence[Tensor]:
     """A map of NaN or Inf is an error, never a result (S38)."""
     for found in maps:
-        bad = ~torch.isfinite(found)
-        if bool(bad.any()):
+        if not all_finite(found):
+            bad = ~torch.isfinite(found)
             raise NonFiniteError(
                 f"{int(bad.sum())} of {found.numel()} entries of the map are NaN or infinite: they leave the range of "
                 f"{found.dtype}.\nPlay in float64 (model.double(), x.double()), or with a temperature nearer to 1."

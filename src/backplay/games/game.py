@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -122,10 +121,6 @@ class Game(ABC, Generic[M]):
         for network in self._board.captures.networks:
             network.unprepare()
         return self
-
-    def settled(self, x: Inputs) -> AbstractContextManager[None]:
-        """While many inputs like these are played: the model's tensors are looked at once."""
-        return self.network(x).checked_once()
 
     @entry
     def play(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Play:

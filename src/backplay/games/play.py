@@ -75,15 +75,23 @@ class Play(Pictured):
         self._map: Passed | None = None
         if keep:
             self.passed(DIFFERENCE)
-        else:  # a map alone: kernels and values are dropped on the way
-            kernel = lambda node: game.kernel(node, self.solved)  # noqa: E731
-            root = game.map_root(self.aim, self.solved.logits)
-            first = self.root(DIFFERENCE) if root is None else root
-            self._map = pull(network, kernel, self.start, first, DIFFERENCE, keep=False, done=self.solved.forget)
-            if root is None:
-                self._passes[DIFFERENCE] = self._map
+        elif not self._carry(careful=False).finite:
+            self.solved, _ = _solve(game, inputs, target, Shared(network, inputs, network.weights()))
+            self._carry(careful=True)
         masses = (self._map or self._passes[DIFFERENCE]).masses
         check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim)
+
+    def _carry(self, careful: bool) -> Passed:
+        """What a map alone needs: kernels and values are dropped on the way."""
+        kernel = lambda node: self.game.kernel(node, self.solved)  # noqa: E731
+        root = self.game.map_root(self.aim, self.solved.logits)
+        first = self.root(DIFFERENCE) if root is None else root
+        self._map = pull(
+            self.network, kernel, self.start, first, DIFFERENCE, keep=False, done=self.solved.forget, careful=careful
+        )
+        if root is None:
+            self._passes[DIFFERENCE] = self._map
+        return self._map
 
     def __repr__(self) -> str:
         explained = "weights" if self.aim.index is None else f"targets {list_words(self.aim.index.tolist())}"
@@ -148,7 +156,7 @@ class Play(Pictured):
     def ready(self) -> None:
         """A released play makes its kernels from the model it was solved on, or not at all."""
         again = self._released or not self.solved.weights.keeps  # kernels that are not held are made again
-        if again and not self.solved.weights.fresh(self.network.weights().prints):
+        if again and not self.network.is_still(self.solved.weights):
             raise UnsupportedError("the model has changed since this play was solved and let go of it; play again.")
 
     def knows(self, measure: Measure) -> bool:
@@ -316,7 +324,7 @@ class Play(Pictured):
 
     def check_unchanged(self, purpose: str) -> None:
         """Refuse what reads the model itself if that is no longer what the play was solved with (S1)."""
-        if not self.solved.weights.fresh(self.network.weights().prints):
+        if not self.network.is_still(self.solved.weights):
             raise UnsupportedError(f"the model has changed since this play was solved; play again to {purpose}.")
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -79,8 +78,7 @@ class Reynolds:
             shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"Reynolds averages maps of images: the input must be (B, C, H, W), got {shape}.")
         targets = self._fixed_targets(x, target)
-        settled: Any = getattr(self.game, "settled", nullcontext)
-        with Progress("averaging transformed inputs", self.n * len(x), self.progress) as bar, settled(x):
+        with Progress("averaging transformed inputs", self.n * len(x), self.progress) as bar:
             pairs = zip(x, targets, strict=True)
             return torch.cat([self._one(image[None], single, bar, internal_batch_size) for image, single in pairs])
 

@@ -22,6 +22,7 @@ from backplay.kernels.pointwise import PassThrough, Split, Stopping
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import RoutingLinear, Stream
 from backplay.network.attention import Attention
+from backplay.network.indicator import above
 from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
@@ -220,7 +221,7 @@ class RoutingGame(Game[RoutingModes]):
             return self.noisy(node, values)
         shown = values.observed[node]
         if modes.risk != 0 and node.nonnegative:
-            return (shown > 0).to(shown.dtype)
+            return above(shown, 0)
         z = self.pre_activation(node, values)
         plain = z is values[node.operand]
         return routing_probability(node, values if plain else Overlay({node.operand: z, node: shown}, values), form)
@@ -366,7 +367,13 @@ def _net(node: Affine, values: Values) -> Tensor | None:
         return values[node]
     bias = node.bias(values)
     net = values[node] - bias
-    return net if bool(bias.abs().amax() <= 64 * net.abs().amax()) else None
+    return net if _size(bias) <= 64 * _size(net) else None
+
+
+def _size(x: Tensor) -> float:
+    """The largest entry, whatever its sign."""
+    low, high = x.aminmax()
+    return max(float(high), -float(low))
 
 
 def temper(value: Tensor, layout: Layout, tau: float) -> tuple[Tensor, Tensor | None]:

@@ -79,7 +79,7 @@ class StoppingGame(Game[StoppingModes]):
                 return StoppingLinear(
                     node=node,
                     weight=values.weight(node),
-                    total=stopping_total(node, values),
+                    totals=lambda: stopping_total(node, values),
                     shape=values[node.operand].shape,
                     real=reality(node.operand, values),
                 )
@@ -93,7 +93,7 @@ class StoppingGame(Game[StoppingModes]):
                 return PassThrough()
             case Diagonal() | Norm():
                 assert node.scale is not None
-                return Scaling(node.scale(values).to(values[node].dtype, copy=True))
+                return Scaling(values.weights.copied(node.scale(values).to(values[node].dtype)))
             case Product():
                 return _product(node, values)
             case _:

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
-from backplay.kernels.contributions import ByParts, Contributions, Streams, is_empty
+from backplay.kernels.contributions import ByParts, Contributions, Streams, is_empty, none_empty
 from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import DIFFERENCE, Kernel, Measure
 from backplay.kernels.streams import StreamKernel
 from backplay.network.attention import Attention
+from backplay.network.indicator import below
 from backplay.network.nodes import Affine, Node, Scope, rerun
 
 
@@ -141,7 +142,7 @@ class ValueRouting(StreamKernel):
 
 
 def _without_zeros(total: Tensor) -> Tensor:
-    return total.masked_fill(is_empty(total), 1.0)
+    return total if none_empty(total) else total + below(total, torch.finfo(total.dtype).tiny)
 
 
 @dataclass(frozen=True, eq=False)

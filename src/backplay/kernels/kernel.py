@@ -20,6 +20,7 @@ from torch import Tensor
 
 from backplay.errors import UnsupportedError
 from backplay.kernels.draws import Draw, Standing
+from backplay.network.indicator import inverse
 from backplay.network.mass import Mass
 from backplay.network.nodes import Affine, Node
 
@@ -174,10 +175,9 @@ class Conditioned(Kernel):
     def on(cls, kernel: Kernel, here: Mass, below: Sequence[Mass]) -> Conditioned:
         """The Doob transform of a kernel by `h` at its node and at its carriers."""
         small = torch.finfo(here.value.dtype).tiny  # no surviving walk passes below it
-        inverse = torch.where(here.value > small, 1 / here.value, 0)
         # scales cancel but for one step's worth of survival, which float32 holds; nothing stays nothing on any scale
-        scaled = [b.times(b.exponent - here.exponent).masked_fill(b.value == 0, 0) for b in below]
-        return cls(kernel, inverse, scaled)
+        scaled = [b.times((b.exponent - here.exponent).clamp(-250, 250)) for b in below]
+        return cls(kernel, inverse(here.value, small), scaled)
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:

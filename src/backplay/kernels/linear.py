@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from backplay.kernels.contributions import ByParts, is_empty
+from backplay.kernels.contributions import ByParts, inverse_of, is_empty, none_empty
 from backplay.kernels.divergence import Divergence, ends_apart
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import Kernel, Measure
+from backplay.network.indicator import all_nonzero
 from backplay.network.nodes import Affine
 
 
@@ -22,26 +24,32 @@ class StoppingLinear(Kernel):
 
     node: Affine
     weight: Tensor  # W
-    total: Tensor  # γ, broadcastable against the output
+    totals: Callable[[], Tensor]  # gives γ, broadcastable against the output; a map alone does not need it
     shape: torch.Size  # of the operand
     real: Tensor | None = None  # like the operand, 0 on zero padding, which is no predecessor; None: all are real
 
+    @cached_property
+    def total(self) -> Tensor:
+        """`γ`, broadcastable against the output."""
+        return self.totals()
+
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if not measure.discounted:
-            mass = torch.where(self.total > 0, mass / self.total, 0)
+            mass = mass * inverse_of(self.total)
         weight = self.weight if measure.signed else self.weight.abs()
         back = self.node.map.adjoint(mass, weight, self.shape)
         return (back if self.real is None else back * self.real,)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         value = values[0] if self.real is None else values[0] * self.real
-        return torch.where(self.total > 0, self.node.map.apply(value, self.weight.abs()) / self.total, 0)
+        return self.node.map.apply(value, self.weight.abs()) * inverse_of(self.total)
 
     def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (self.total == 0) if bool((self.total == 0).any()) else None
+        return None if none_empty(self.total) else mass * is_empty(self.total)
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
-        up, down = (torch.where(self.total > 0, mass / self.total, 0) for mass in (plus, minus))
+        inverse = inverse_of(self.total)
+        up, down = plus * inverse, minus * inverse
         parts = self.weight.clamp(min=0), (-self.weight).clamp(min=0)
         kept, switched = (
             [self.node.map.adjoint(mass, part, self.shape) for mass in masses]
@@ -54,7 +62,7 @@ class StoppingLinear(Kernel):
         moves = StoppingLinear(
             node=self.node,
             weight=agreeing(self.weight, other.weight),
-            total=mean(self.total, other.total),
+            totals=lambda: mean(self.total, other.total),
             shape=self.shape,
             real=self.real,
         )
@@ -62,8 +70,8 @@ class StoppingLinear(Kernel):
 
     def divergence(self, other: StoppingLinear) -> Divergence:
         kept, switched = self._weights().divergence(other._weights())
-        inverse = [torch.where(k.total > 0, 1 / k.total, 0) for k in (self, other)]
-        rows = kept.plus(switched).normalised((self.total > 0).to(inverse[0].dtype), *inverse)
+        inverse = [inverse_of(k.total) for k in (self, other)]
+        rows = kept.plus(switched).normalised((inverse[0] > 0).to(inverse[0].dtype), *inverse)
         return rows.plus(ends_apart(self, other, self.total))
 
     def _weights(self) -> ByParts:
@@ -81,7 +89,7 @@ class StoppingLinear(Kernel):
             return size
 
         element, towards = walks.choose(self.node, self.weight, self.shape, score)
-        empty = walks.at(self.total) == 0
+        empty = is_empty(walks.at(self.total))
         return Draw.to(element, torch.where(empty, CEMETERY, 0), torch.where(towards < 0, -1, 1))
 
 
@@ -98,7 +106,7 @@ class Sharing(Kernel):
     def of(cls, node: Affine, weight: Tensor, value: Tensor) -> Sharing:
         """With the sums worked out."""
         total = node.map.apply(value, weight)
-        return cls(node=node, weight=weight, value=value, inverse=torch.where(is_empty(total), 0, 1 / total))
+        return cls(node=node, weight=weight, value=value, inverse=inverse_of(total))
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         back = self.node.map.adjoint(mass * self.inverse, self.weight, self.value.shape)
@@ -108,7 +116,7 @@ class Sharing(Kernel):
         return self.node.map.apply(self.value * values[0], self.weight) * self.inverse
 
     def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (self.inverse == 0) if bool((self.inverse == 0).any()) else None
+        return None if all_nonzero(self.inverse) else mass * (self.inverse == 0)
 
     def geometric(self, other: Sharing) -> Kernel:
         moves = Sharing(

@@ -30,7 +30,8 @@ def moving_kernel(node: Node, values: Values) -> Kernel:
         case Max():
             assert node.winner is not None
             operand = values[node.inputs[0]]
-            return Winner(node.winner(operand), operand.shape)
+            known = values.get(node.place)
+            return Winner(node.winner(operand) if known is None else known, operand.shape)
         case Wire():
             return Relabelling(node, values)
         case _:
@@ -46,7 +47,7 @@ class Winner(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         flat = torch.zeros(self.shape.numel(), dtype=mass.dtype, device=mass.device)
-        flat.index_add_(0, self.index.flatten(), mass.flatten())
+        flat.scatter_add_(0, self.index.flatten(), mass.flatten())
         return (flat.view(self.shape),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:

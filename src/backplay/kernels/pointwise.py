@@ -14,6 +14,7 @@ from backplay.kernels.divergence import Divergence, elementwise
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import GATES, WALK, Kernel, Measure, switch_players
+from backplay.network.indicator import all_nonzero
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Scaling(Kernel):
         return values[0] * _coefficient(self.scale, WALK)
 
     def lost(self, mass: Tensor) -> Tensor | None:
-        return mass * (self.scale == 0) if bool((self.scale == 0).any()) else None
+        return None if all_nonzero(self.scale) else mass * (self.scale == 0)
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
@@ -140,7 +141,11 @@ class Split(Kernel):
     copies: bool = False  # the discount is one over the share: each operand gets all of the discounted mass (S7)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        return [mass * factor for factor in self.factors(measure)]
+        sent: dict[float, Tensor] = {1.0: mass}  # what equal shares send is one tensor
+        for factor in (factors := self.factors(measure)):
+            if not isinstance(factor, Tensor) and factor not in sent:
+                sent[factor] = mass * factor
+        return [mass * f if isinstance(f, Tensor) else sent[f] for f in factors]
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         parts = [value * factor for value, factor in zip(values, self.factors(WALK), strict=True)]

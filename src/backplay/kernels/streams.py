@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.kernels.contributions import Contributions, Streams, is_empty
+from backplay.kernels.contributions import Contributions, Streams, is_empty, none_empty
 from backplay.kernels.divergence import Divergence, apart
 from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import BIASES, EMPTY, OUTSIDE, WALK, Kernel, Measure, Way
+from backplay.network.indicator import below
 
 
 class StreamState(ABC):
@@ -23,6 +24,10 @@ class StreamState(ABC):
     @abstractmethod
     def coefficient(self, measure: Measure) -> Tensor:
         """What a unit of mass at the output sends into each unit of contribution."""
+
+    def send(self, mass: Tensor, measure: Measure) -> Tensor:
+        """Mass at the output, as it is sent into each unit of contribution."""
+        return mass * self.coefficient(measure)
 
     @abstractmethod
     def outside(self) -> Tensor:
@@ -44,22 +49,37 @@ class Stream(StreamState):
     discount: Tensor | float  # trajectory discount
     turn: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
 
-    def coefficient(self, measure: Measure) -> Tensor:
+    def _factor(self, measure: Measure) -> Tensor | float:
+        """The chance of entering, discounted and signed as the measure has it."""
         factor = self.entry
         if measure.discounted:
             factor = factor * self.discount
-        if measure.signed:
-            factor = factor * self.turn
-        return factor / self._denominator()
+        return factor * self.turn if measure.signed else factor
+
+    def coefficient(self, measure: Measure) -> Tensor:
+        return self._factor(measure) / self._denominator()
+
+    def send(self, mass: Tensor, measure: Measure) -> Tensor:
+        denominator = self._denominator()
+        out = denominator if denominator.shape == mass.shape else None
+        return torch.div(mass, denominator, out=out).mul_(self._factor(measure))
 
     def outside(self) -> Tensor:
         """An empty stream is all outside."""
-        return self.entry * torch.where(is_empty(self.total), 1.0, self.aside / self._denominator())
+        return self.entry * self._ended(self.aside, 1.0)
 
     def leak(self) -> Tensor | None:
         if self.absorbed is None:
             return None
-        return self.entry * torch.where(is_empty(self.total), 0.0, self.absorbed / self._denominator())
+        return self.entry * self._ended(self.absorbed, 0.0)
+
+    def _ended(self, aside: Tensor, empty: float) -> Tensor:
+        """The share of what stands aside on each stream; `empty` where there is nothing else."""
+        share = aside / self._denominator()
+        if none_empty(self.total):
+            return share
+        none = below(self.total, torch.finfo(self.total.dtype).tiny)
+        return share * (1 - none) + empty * none
 
     def causes(self, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
         """What of the mass ends on this stream, by the reason."""
@@ -99,10 +119,10 @@ class Stream(StreamState):
 
     def _denominator(self) -> Tensor:
         denominator = self.total + self.aside
-        if not bool(is_empty(self.aside).any()):
+        if none_empty(self.aside) or none_empty(denominator):
             return denominator
         # an empty stream without outside option: its contributions are 0, so any denominator serves
-        return denominator.masked_fill_(is_empty(denominator), 1.0)
+        return denominator.add_(below(denominator, torch.finfo(denominator.dtype).tiny))
 
 
 @dataclass(frozen=True)
@@ -151,8 +171,7 @@ class StreamKernel(Kernel):
         """
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
-        u, v = (mass * stream.coefficient(measure) for stream in (self.plus, self.minus))
-        return (self.spread(u, v),)
+        return (self.spread(self.plus.send(mass, measure), self.minus.send(mass, measure)),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         plus, minus = self.reach(values[0])

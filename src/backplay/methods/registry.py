@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -209,10 +208,6 @@ class Explainer:
         """How many inputs like these are best explained at once."""
         _, network, inputs = self._prepare(x)
         return network.together(inputs.x)
-
-    def settled(self, x: Inputs) -> AbstractContextManager[None]:
-        """While many inputs like these are explained: the model's tensors are looked at once."""
-        return self._prepare(x)[1].checked_once()
 
     @entry
     def targets(self, x: Inputs, target: Target = None, additional_forward_args: Any = None) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from backplay.errors import InputError, InputTypeError, NonFiniteError
+from backplay.network.indicator import all_finite
 from backplay.network.precision import FLOATING, as_played
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[Any, Any]
@@ -85,9 +86,8 @@ class Arguments(Mapping[Key, Any]):
     def check_finite(self) -> None:
         """No map is made of NaN or Inf (S38)."""
         for key in self.explained:
-            bad = int((~torch.isfinite(self[key])).sum())
-            if bad:
-                name = self.label(key)
+            if not all_finite(self[key]):
+                bad, name = int((~torch.isfinite(self[key])).sum()), self.label(key)
                 raise NonFiniteError(
                     f"the {name} holds {bad} NaN or infinite entries; clean it first, no map is made of them."
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class Attention(Mix):
     weights_node: Node | None = None  # the node that holds the weights, where they are spelled out
     logits: Callable[[Scope], Tensor] | None = None  # the oracle's scores, where they are fused
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """Operands of the operator, and the values where they are not one of them (grouped heads)."""
         operands = super().inputs

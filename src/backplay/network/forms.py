@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from backplay.network.elementwise import agree, grid, multiplier, product_of
+from backplay.network.indicator import above
 from backplay.network.nodes import Gate, Node, Scope, rerun, resolve
 
 Options = dict[str, Any]
@@ -30,24 +31,30 @@ def _gelu(z: Tensor, options: Options) -> Tensor:
 def _softplus(z: Tensor, options: Options) -> Tensor:
     """The slope; beyond its threshold softplus is the identity."""
     steep = z * options.get("beta", 1.0)
-    return torch.where(steep > options.get("threshold", 20.0), 1.0, torch.sigmoid(steep))
+    return torch.maximum(torch.sigmoid(steep), above(steep, options.get("threshold", 20.0)))
 
 
 def _leaky(z: Tensor, options: Options) -> Tensor:
     slope = options.get("negative_slope")
     if slope is None:  # rrelu in eval mode
         slope = (options["lower"] + options["upper"]) / 2
-    return torch.where(z > 0, 1.0, torch.as_tensor(slope, dtype=z.dtype))
+    return _slopes(z, torch.as_tensor(slope, dtype=z.dtype))
 
 
 def _prelu(z: Tensor, options: Options) -> Tensor:
     weight: Tensor = options["weight"]
     channels = weight.view([-1] + [1] * (z.ndim - 2)) if weight.numel() > 1 and z.ndim > 1 else weight
-    return torch.where(z > 0, torch.ones((), dtype=z.dtype), channels.to(z.dtype))
+    return _slopes(z, channels.to(z.dtype))
+
+
+def _slopes(z: Tensor, left: Tensor) -> Tensor:
+    """1 right of 0, another slope left of it."""
+    right = above(z, 0)
+    return right + (1 - right) * left
 
 
 FACTORS: dict[str, Callable[[Tensor, Options], Tensor]] = {
-    "relu": lambda z, _: (z > 0).to(z.dtype),
+    "relu": lambda z, _: above(z, 0),
     "gelu": _gelu,
     "silu": lambda z, _: torch.sigmoid(z),
     "hardswish": lambda z, _: ((z + 3) / 6).clamp(0, 1),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError, suggestion
 from backplay.network.arguments import Arguments, read_arguments
-from backplay.network.nodes import Input, Node, Ref, forward
+from backplay.network.nodes import Input, Max, Node, Ref, forward
 from backplay.network.precision import SingleScope, in_single, is_half, precision_of
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Constants
@@ -24,7 +24,7 @@ from backplay.network.reading.layouts import lay_out
 from backplay.network.reading.reach import played_on
 from backplay.network.running import EXPORTING, evaluation, logits_of, own_name, with_copied_buffers
 from backplay.network.signature import Signature, substitute
-from backplay.network.weights import Weights, fingerprints
+from backplay.network.weights import Snapshot, Weights, refuse_nonfinite
 
 MANY = 16  # samples that run together where memory is no matter
 _LARGE = 24 << 20  # bytes; allocators hand larger blocks back at once, and their pages are cleared again at every use
@@ -42,12 +42,17 @@ class Network:
         self._specs = [s for s in program.graph_signature.input_specs if s.kind is not InputKind.USER_INPUT]
         self.learnable = _by_last_use(program)  # names of parameters, the one that is read last first
         self._lifted = dict(program.constants)  # the program's own constants
+        names = {own_name(str(s.target)): str(s.target) in self._lifted for s in self._specs}
+        owners = itertools.groupby(names, lambda name: name.rpartition(".")[0])
+        # of the model's tensors: the path of each module that holds some, and their names
+        self._places = [(path.split(".") if path else [], list(group)) for path, group in owners]
+        self._constant = {name for name, lifted in names.items() if lifted}
         self._holds_half = _holds_half(program)
         self._changing = [own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
         self.statements, self._sizes, self._decided = builder.statements, builder.sizes, builder.decided
         self._size_cache: dict[tuple[int, ...], dict[Any, Any]] = {}
         self._weights: Weights | None = None
-        self._lock, self._checked = threading.RLock(), threading.local()
+        self._lock = threading.RLock()
 
         self.inputs: tuple[Input, ...] = tuple(n for n in builder.nodes if isinstance(n, Input))
         self.nodes, self.carrying = played_on(builder, output)  # in the order of the program; those mass can reach
@@ -87,19 +92,21 @@ class Network:
 
     def tensors(self) -> dict[str, Tensor]:
         """The model's parameters and buffers that the program reads, as they are now."""
+        found: dict[str, Tensor] = {}
         with EXPORTING:
-            named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
-            named |= dict(self.model.named_buffers(remove_duplicate=False))
-        targets = [own_name(str(s.target)) for s in self._specs]
-        missing = [
-            t for t, s in zip(targets, self._specs, strict=True) if t not in named and str(s.target) not in self._lifted
-        ]
-        if missing:
-            raise CaptureError(
-                f"the model has changed: {missing[0]!r} is gone since it was captured; capture it again."
-            )
-        attributes = {t: v for t in targets if t not in named and isinstance(v := _attribute(self.model, t), Tensor)}
-        return {t: named[t] for t in targets if t in named} | attributes
+            for path, names in self._places:
+                owner: Any = self.model
+                for part in path:
+                    owner = _member(owner, part)
+                for name in names:
+                    held = _member(owner, name.rpartition(".")[2])
+                    if isinstance(held, Tensor):
+                        found[name] = held
+                    elif name not in self._constant:
+                        raise CaptureError(
+                            f"the model has changed: {name!r} is gone since it was captured; capture it again."
+                        )
+        return found
 
     @property
     def precision(self) -> torch.dtype:
@@ -119,26 +126,27 @@ class Network:
         """The same graph with the tensors of another copy of the model; nodes are shared."""
         twin = copy.copy(self)
         twin.model, twin._weights = model, None
-        twin._lock, twin._checked = threading.RLock(), threading.local()
+        twin._lock = threading.RLock()
         return twin
 
     def weights(self) -> Weights:
         """The model's present state; what was prepared from an earlier one is dropped (S1)."""
         tensors = self.tensors()
-        checked: Weights | None = getattr(self._checked, "weights", None)
-        if checked is not None and checked.untouched(tensors):
-            return checked
-        prints = fingerprints(tensors)
         with self._lock:
-            if self._weights is None or not self._weights.fresh(prints):
+            if self._weights is None or not self._weights.snapshot.still(tensors):
+                refuse_nonfinite(tensors)
                 constants = self._constants(tensors)
                 if self._decides_otherwise(constants):
                     raise CaptureError(
                         "the model has changed: constants that decide which factor carries, or whether values are "
                         "negative, are others than when it was captured; capture it again."
                     )
-                self._weights = Weights(prints, constants)
+                self._weights = Weights(Snapshot.at(tensors), constants)
             return self._weights
+
+    def is_still(self, weights: Weights) -> bool:
+        """Whether the model is in the state that these weights were read in."""
+        return weights.snapshot.still(self.tensors())
 
     def outgrown(self) -> bool:
         """Whether constants have changed so that the model would be captured as another graph (S3a, S5)."""
@@ -152,19 +160,6 @@ class Network:
         """Drop what was derived from the weights; it is made again when it is needed."""
         with self._lock:
             self._weights = None
-
-    @contextmanager
-    def checked_once(self) -> Generator[None]:
-        """For a call that runs many inputs: it looks at the entries of the model's tensors once, not for each of them.
-
-        What changes on the way is still seen, by pointers and version counters.
-        """
-        before: Weights | None = getattr(self._checked, "weights", None)
-        self._checked.weights = self.weights()
-        try:
-            yield
-        finally:
-            self._checked.weights = before
 
     def _constants(self, tensors: dict[str, Tensor]) -> dict[Any, Any]:
         """The model's tensors and the program's own constants, by their names in the program."""
@@ -208,6 +203,8 @@ class Network:
                 waiting[operand] -= 1
                 if waiting[operand] == 0 and operand is not self.output:
                     scope[operand] = None
+            if forgetful and isinstance(node, Max):
+                scope.pop(node.place, None)
 
     def run(self, inputs: Mapping[Any, Any]) -> Tensor:
         """Logits of the captured program."""
@@ -316,12 +313,13 @@ def _recaptured(model: nn.Module, example: Arguments) -> Network:
     return capture(model, example)
 
 
-def _attribute(model: nn.Module, path: str) -> Any:
-    """A tensor that hangs on a module as a plain attribute, if the path leads to one."""
-    leaf: Any = model
-    for part in path.split("."):
-        leaf = getattr(leaf, part, None)
-    return leaf
+def _member(owner: Any, name: str) -> Any:
+    """A module, parameter, buffer or plain attribute of a module; None if there is none of that name."""
+    if isinstance(owner, nn.Module):
+        for held in (owner._parameters, owner._buffers, owner._modules):
+            if name in held:
+                return held[name]
+    return getattr(owner, name, None)
 
 
 # ---------------------------------------------------------------- what may be given as a model

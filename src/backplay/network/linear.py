@@ -28,6 +28,11 @@ class LinearMap(ABC):
 
     even: ClassVar[bool] = False  # whether all predecessors of an output weigh alike, so that powers of `W` cancel
 
+    @property
+    def widens(self) -> bool:
+        """Whether operands of any number of channels will do: axis 1 of the weight, `1 - weight.ndim` of theirs."""
+        return False
+
     @abstractmethod
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """`W x`, without bias."""
@@ -137,6 +142,10 @@ class Convolution(LinearMap):
     output_padding: tuple[int, ...] = ()
     groups: int = 1
 
+    @property
+    def widens(self) -> bool:
+        return self.groups == 1 and not self.transposed
+
     def _geometry(self, dims: int) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
         def full(v: tuple[int, ...], default: int) -> list[int]:
             values = v if v else (default,)
@@ -200,6 +209,10 @@ class Convolution(LinearMap):
 @dataclass(frozen=True)
 class Dense(LinearMap):
     """`aten.linear`: the weight is (out, in) and acts on the last dimension."""
+
+    @property
+    def widens(self) -> bool:
+        return True
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return torch.nn.functional.linear(x, weight)
@@ -322,3 +335,30 @@ def transpose(function: Callable[..., Tensor], y: Tensor, *shapes: torch.Size) -
         if not out.requires_grad:  # no element of any operand reaches the output
             return tuple(torch.zeros(shape, dtype=y.dtype, device=y.device) for shape in shapes)
         return torch.autograd.grad(out, operands, y, allow_unused=True, materialize_grads=True)
+
+
+def write_through(function: Callable[[Tensor], Tensor], y: Tensor, shape: torch.Size) -> Tensor | None:
+    """`Lᵀ y` of a `function` that shows its operand's memory: `y` is written where it is shown, 0 elsewhere.
+
+    None where it shows other memory, or an element more than once.
+    """
+    operand = torch.empty(shape, dtype=y.dtype, device=y.device)
+    shown = function(operand)
+    if shown.untyped_storage().data_ptr() != operand.untyped_storage().data_ptr() or _overlaps(shown):
+        return None
+    if shown.numel() < operand.numel():
+        operand.zero_()
+    elif shown.is_contiguous():
+        return y.reshape(shape)
+    shown.copy_(y)
+    return operand
+
+
+def _overlaps(view: Tensor) -> bool:
+    """Whether two places of a view may be one in memory."""
+    reach = 0
+    for stride, size in sorted(zip(view.stride(), view.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.network.layout import Layout
+from backplay.network.layout import PLAIN, Layout
 
 _LIMIT = 2.0**40
+_SAMPLED = 256  # entries of a sample
 
 
 @dataclass
@@ -22,14 +23,32 @@ class Mass:
     exponent: Tensor  # (B,) float64, integral
     layout: Layout
 
-    def normalised(self) -> Mass:
-        """Bring the largest entry of each sample near 1 where it has drifted far away."""
+    def normalised(self, careful: bool = True) -> Mass:
+        """Bring the largest entry of each sample near 1 where it has drifted far away.
+
+        The careless look at a few entries first: see `_surely_not_small`.
+        """
+        if not careful and self._surely_not_small():
+            return self
         largest = self.layout.amax(self.value.abs())
         drift = (largest > 0) & ((largest > _LIMIT) | (largest < 1 / _LIMIT)) & torch.isfinite(largest)
         if not bool(drift.any()):
             return self
         shift = torch.where(drift, torch.frexp(largest)[1].to(torch.float64), 0.0)
         return Mass(self.times(-shift), self.exponent + shift, self.layout)
+
+    def _surely_not_small(self) -> bool:
+        """Whether some entries are in range: then the largest of each sample is no smaller than they are.
+
+        It may be larger. What then leaves the range is infinite, stays so up to the input, and is seen there: mass is
+        only multiplied and added.
+        """
+        if self.layout != PLAIN or not self.value.is_contiguous():
+            return False
+        some = self.value.view(len(self.value), -1)
+        some = some[:, :: max(1, some.shape[1] // _SAMPLED)]
+        largest: list[float] = some.abs().amax(1).tolist() if some.numel() else [0.0]
+        return all(1 / _LIMIT <= size <= _LIMIT for size in largest)
 
     def times(self, shift: Tensor) -> Tensor:
         """`value · 2^shift`, in two steps so that the factor itself cannot overflow."""

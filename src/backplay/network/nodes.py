@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from backplay.entry import at
 from backplay.network.layout import PLAIN, Layout
-from backplay.network.linear import LinearMap, transpose
+from backplay.network.linear import LinearMap, transpose, write_through
+from backplay.network.operators import meaning
 
 
 @dataclass(frozen=True)
@@ -71,19 +73,17 @@ def leaves(tree: Any) -> Iterator[Any]:
 def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
     """Nested lists and tuples of arguments with `function` applied to every leaf."""
     if isinstance(tree, (list, tuple)):
-        return type(tree)(mapped(item, function) for item in tree)  # pyright: ignore[reportUnknownVariableType]
+        return type(tree)([mapped(item, function) for item in tree])  # pyright: ignore[reportUnknownVariableType]
     return function(tree)
 
 
 def resolve(tree: Any, scope: Scope) -> Any:
     """Nested arguments with every node and every reference replaced by its value."""
-
-    def value(leaf: Any) -> Any:
-        if isinstance(leaf, (Node, Ref)):
-            return scope[leaf]
-        return leaf.value if isinstance(leaf, Fill) else leaf
-
-    return mapped(tree, value)
+    if isinstance(tree, (Node, Ref)):
+        return scope[tree]
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([resolve(item, scope) for item in tree])  # pyright: ignore[reportUnknownVariableType]
+    return tree.value if isinstance(tree, Fill) else tree
 
 
 # ---------------------------------------------------------------- running nodes
@@ -171,7 +171,7 @@ class Node:
         """How mass moves here, one of the kinds in the specification's table (S3); several classes may share one."""
         return "oracle" if self.in_oracle else self.own_kind
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """Live operands, in the order of the arguments."""
         return tuple(leaf for leaf in leaves(self.args) if isinstance(leaf, Node))
@@ -180,6 +180,11 @@ class Node:
     def carriers(self) -> tuple[Node, ...]:
         """The operands that mass may move to."""
         return self.inputs
+
+    def rewire(self, *args: Any) -> None:
+        """Give it other arguments."""
+        self.args = args
+        self.__dict__.pop("inputs", None)
 
     def run(self, scope: Scope) -> Any:
         """The forward value."""
@@ -263,7 +268,7 @@ class Halves(Node):
 
     def keep(self, *readings: Node) -> None:
         """Let only these readings stand."""
-        self.args = readings
+        self.rewire(*readings)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -315,7 +320,20 @@ class Max(Node):
     own_kind = "max"
 
     winner: Callable[[Tensor], Tensor] | None = None
+    both: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # values and winners, where one call gives them
     least: bool = False  # the smallest wins
+
+    @property
+    def place(self) -> tuple[str, Node]:
+        """Where a forward pass keeps the winners that it has met."""
+        return "winners", self
+
+    def run(self, scope: Scope) -> Any:
+        if self.both is None or not isinstance(scope, dict):
+            return super().run(scope)
+        with at(self):
+            value, scope[self.place] = self.both(scope[self.inputs[0]])
+        return value
 
     def first(self, left: Tensor, right: Tensor) -> Tensor:
         """Where the first of two operands wins; it also wins ties."""
@@ -375,7 +393,26 @@ class Wire(Node):
 
     def transpose(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         """Mass at the output carried back to each live operand."""
+        facts = meaning(self.operator)
+        if facts.dropout or (facts.copies and mass.shape == shapes[0]):
+            return (mass,)  # no element moves
+        if facts.views and len(shapes) == 1:
+            back = write_through(lambda x: self.move([x], scope), mass, shapes[0])
+            if back is not None:
+                return (back,)
+        if facts.joins and all(isinstance(part, (Node, Ref)) for part in self.args[0]):
+            return self._parted(mass, scope, shapes)
         return transpose(lambda *operands: self.move(operands, scope), mass, *shapes)
+
+    def _parted(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        """Mass of a concatenation, part by part."""
+        parts, dim, own = self.args[0], self.args[1] if len(self.args) > 1 else 0, iter(shapes)
+        all_shapes = [next(own) if isinstance(part, Node) else scope[part].shape for part in parts]
+        sizes = [
+            shape[dim] if len(shape) == mass.ndim else 0 for shape in all_shapes
+        ]  # an empty list counts for nothing
+        pieces = zip(mass.split(sizes, dim), parts, strict=True)
+        return tuple(piece for piece, part in pieces if isinstance(part, Node))
 
     def move(self, operands: Sequence[Tensor], scope: Scope, constant: float = 0.0) -> Tensor:
         """Run the wire on other operands; all that it fills in becomes `constant`."""

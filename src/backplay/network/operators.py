@@ -26,6 +26,8 @@ class Operator:
     power: float | None = None  # with which power of its operand's size it grows (S3b)
     copies: bool = False  # a wire that leaves every element where it is
     reshapes: bool = False  # a wire that keeps every element, in another shape or order
+    views: bool = False  # a wire that shows the memory of its operand, where that lies in order
+    joins: bool = False  # a wire that lays tensors, its first argument, behind each other along its second
     pads: bool = False  # a wire that may put in padding
     sparse: bool = False  # a wire that leaves zeros where it puts nothing
     fills: tuple[str, ...] = ()  # the arguments that may be numbers which a wire puts in
@@ -157,6 +159,8 @@ _row("reshape view _unsafe_view _reshape_copy view_copy flatten unflatten ravel"
 _row("permute transpose swapaxes swapdims t movedim unsqueeze expand", reading="wire", reshapes=True)
 _row("contiguous clone alias", reading="wire", copies=True, reshapes=True)
 _row("lift_fresh lift_fresh_copy", reading="wire", copies=True)
+_row("reshape view _unsafe_view flatten unflatten ravel permute transpose swapaxes swapdims t movedim", views=True)
+_row("unsqueeze squeeze contiguous alias slice select narrow split split_with_sizes chunk unbind", views=True)
 _row("dropout alpha_dropout feature_dropout", reading="wire")
 _row("dropout", reshapes=True)
 _row("_to_copy", reading="wire", reshapes=True, pointwise=True)
@@ -174,7 +178,7 @@ _row("max_unpool2d max_unpool3d", reading="wire", sparse=True)
 _row("pad constant_pad_nd", reading="padding", pads=True)
 _row("im2col", reading="columns", pads=True)
 _row("tril triu", reading="triangle")
-_row("cat concat concatenate", reading="concatenation")
+_row("cat concat concatenate", reading="concatenation", joins=True)
 _row("split split_with_sizes chunk unbind tensor_split unsafe_chunk unsafe_split", reading="split")
 _row("expand_as view_as reshape_as", reading="shaped_like")
 _row("copy", reading="copied")

@@ -2,85 +2,95 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from backplay.errors import NonFiniteError
 from backplay.network.nodes import Node
-from backplay.network.precision import HALF, is_half, precision_of, single
+from backplay.network.precision import HALF, is_half, precision_of
 
-_ROW = 1024
-_MODERATE = 2**22
+_SAMPLED = 64  # entries of a tensor that a look reads
+
+
+class Mark(NamedTuple):
+    """Where a tensor lies, and torch's counter of changes in place."""
+
+    pointer: int
+    version: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(tensor: Tensor) -> Mark:
+        version = 0 if tensor.is_inference() else tensor._version
+        return Mark(tensor.data_ptr(), version, tensor.shape, tensor.dtype)
 
 
 @dataclass(frozen=True)
-class Fingerprint:
-    """What tells whether a tensor is as it was."""
+class Snapshot:
+    """What a look at a model's tensors saw: it tells whether they are as they were, and costs next to nothing (S1).
 
-    pointer: int  # where its data lies
-    version: int  # torch's counter of changes in place
-    shape: torch.Size
-    rows: Tensor | None  # a checksum for each row of 1024 entries, of floating-point tensors
-    bits: int = 0  # exclusive or of the entries' bits, for tensors of moderate size
+    Every change through torch moves a pointer or a version counter. A change behind the counter, by `.data` or numpy,
+    is seen if it touches an entry that is sampled.
+    """
+
+    marks: dict[str, Mark]
+    views: list[list[Tensor]]  # of the sampled entries where they lie, those of one dtype and device together
+    entries: list[Tensor]  # what these held then
 
     @staticmethod
-    def of(tensor: Tensor) -> Fingerprint:
-        rows = _checksum(tensor.detach()) if tensor.is_floating_point() else None
-        moderate = 0 < tensor.numel() <= _MODERATE and not tensor.is_complex()
-        bits = int(torch.hash_tensor(tensor.detach()).item()) if moderate else 0
-        return Fingerprint(tensor.data_ptr(), _version(tensor), tensor.shape, rows, bits)
+    def at(tensors: dict[str, Tensor]) -> Snapshot:
+        samples = sorted((_sample(t) for t in tensors.values()), key=_kind)
+        views = [list(group) for _, group in itertools.groupby(samples, _kind)]
+        return Snapshot({name: Mark.of(t) for name, t in tensors.items()}, views, _read(views))
 
-    def marks(self, tensor: Tensor) -> bool:
-        """Whether a tensor is where it was and, by its version counter, as it was; its entries are not looked at."""
-        return (self.pointer, self.version, self.shape) == (tensor.data_ptr(), _version(tensor), tensor.shape)
+    @cached_property
+    def pointers(self) -> frozenset[int]:
+        """Where all tensors lie."""
+        return frozenset(mark.pointer for mark in self.marks.values())
 
-    def same(self, other: Fingerprint) -> bool:
-        """Whether two fingerprints are of the same data."""
-        mine, its = ((p.pointer, p.version, p.shape, p.bits) for p in (self, other))
-        plain = mine == its
-        if not plain or self.rows is None or other.rows is None:
-            return plain
-        # bit by bit: the sums of a mask may be NaN
-        return self.rows.dtype == other.rows.dtype and torch.equal(_bits(self.rows), _bits(other.rows))
+    def still(self, tensors: dict[str, Tensor]) -> bool:
+        """Whether the tensors are as they were."""
+        marks = {name: Mark.of(t) for name, t in tensors.items()}
+        # with pointers unmoved, the views of that time show the entries of now
+        return marks == self.marks and _equal(self.entries, _read(self.views))
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tensor.device}"
 
 
-def _bits(rows: Tensor) -> Tensor:
-    return rows.view(torch.int64 if rows.element_size() == 8 else torch.int32)
+def _sample(tensor: Tensor) -> Tensor:
+    """Some entries, evenly spread: a view, so that a later look needs no more than to read it."""
+    tensor = tensor.detach()
+    if tensor.is_contiguous():
+        flat = tensor.view(-1)
+        return flat[:: max(1, len(flat) // _SAMPLED)]
+    along = max(1, round(_SAMPLED ** (1 / tensor.ndim)))
+    return tensor[tuple(slice(None, None, max(1, size // along)) for size in tensor.shape)]
 
 
-def _checksum(tensor: Tensor) -> Tensor:
-    """One matrix-vector product with fixed signs: sees edits behind the version counter, NaN and Inf.
-
-    An edit below the last digit of a row's sum needs the version counter to be seen, or the hash of the bits, which
-    tensors of moderate size get too.
-    """
-    flat = single(tensor.flatten())  # a product in half precision has no digits, and dies on some processors
-    whole = flat.numel() // _ROW * _ROW
-    signs = _SIGNS.to(device=flat.device, dtype=flat.dtype)
-    tail = flat[whole:] @ signs[: flat.numel() - whole]
-    return torch.cat([flat[:whole].view(-1, _ROW) @ signs, tail[None]])
+def _read(views: list[list[Tensor]]) -> list[Tensor]:
+    return [torch.cat([v.flatten() for v in group]) for group in views]
 
 
-_SIGNS = torch.linspace(0.5, 1.5, _ROW) * (1 - 2 * (torch.arange(_ROW) * 2654435761 % 7 % 2))
+def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    """Bit by bit: a mask may hold NaN."""
+    return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(some, others, strict=True))
 
 
-def fingerprints(tensors: dict[str, Tensor]) -> dict[str, Fingerprint]:
-    """Fingerprints of all tensors of a model; NaN or Inf among them is an error (S38)."""
-    prints = {name: Fingerprint.of(t) for name, t in tensors.items()}
-    for name, mark in prints.items():
-        if mark.rows is None or bool(torch.isfinite(mark.rows).all()):
+def refuse_nonfinite(tensors: dict[str, Tensor]) -> None:
+    """NaN or Inf among the tensors of a model is an error (S38); looked for once, when they are prepared."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or bool(torch.isfinite(tensor.detach().sum())):
             continue
-        tensor = tensors[name]
         masked = not isinstance(tensor, nn.Parameter) and "running_" not in name  # a mask may well hold -inf
         bad = torch.isnan(tensor) if masked else ~torch.isfinite(tensor)
         if bool(bad.any()):
@@ -88,27 +98,18 @@ def fingerprints(tensors: dict[str, Tensor]) -> dict[str, Fingerprint]:
                 f"{name!r} of the model holds {int(bad.sum())} NaN or infinite entries out of {tensor.numel()}; "
                 "weights must be finite, load or train the model again."
             )
-    return prints
 
 
 @dataclass
 class Weights:
     """Constants of one state of the model, and what was derived from them."""
 
-    prints: dict[str, Fingerprint]  # of the model's tensors, by their names in the model
+    snapshot: Snapshot  # of the model's tensors in that state
     constants: dict[Any, Any]  # reference of the program -> tensor
     _prepared: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
     _latest: dict[Hashable, tuple[Hashable, Any]] = field(default_factory=dict[Hashable, tuple[Hashable, Any]])
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _mine: set[Hashable] | None = None  # latest variants that only this object holds
-
-    def fresh(self, prints: dict[str, Fingerprint]) -> bool:
-        """Whether these are the fingerprints of the same state."""
-        return self.prints.keys() == prints.keys() and all(p.same(prints[k]) for k, p in self.prints.items())
-
-    def untouched(self, tensors: dict[str, Tensor]) -> bool:
-        """Whether tensors are as they were, by pointers and version counters alone."""
-        return self.prints.keys() == tensors.keys() and all(p.marks(tensors[k]) for k, p in self.prints.items())
 
     @cached_property
     def keeps(self) -> bool:
@@ -152,8 +153,7 @@ class Weights:
 
     def copied(self, weight: Tensor) -> Tensor:
         """A weight that shares no memory with the model's tensors: they may change in place."""
-        pointers = {p.pointer for p in self.prints.values()}
-        shared = weight.untyped_storage().data_ptr() in pointers or weight._base is not None
+        shared = weight.untyped_storage().data_ptr() in self.snapshot.pointers or weight._base is not None
         return weight.clone() if shared else weight
 
     def overwriting(self) -> Weights:
@@ -161,7 +161,7 @@ class Weights:
 
         Fresh memory costs more than the powers that are written to it.
         """
-        return Weights(self.prints, self.constants, self._prepared, dict(self._latest), self._lock, set())
+        return Weights(self.snapshot, self.constants, self._prepared, dict(self._latest), self._lock, set())
 
     def nbytes(self) -> int:
         """Memory of the prepared tensors."""

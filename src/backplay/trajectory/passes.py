@@ -18,6 +18,7 @@ from backplay.entry import at
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network import Network, Node
 from backplay.network.attention import Attention
+from backplay.network.indicator import all_finite
 from backplay.network.layout import PLAIN
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Affine, Input, Norm
@@ -67,7 +68,12 @@ def run(*passes: Pass[Any], done: Callable[[Node], None] | None = None) -> None:
 
 
 class MassPass(Pass[Mass]):
-    """Mass with a scale for each sample, so that it stays in range through any depth (S11)."""
+    """Mass with a scale for each sample, so that it stays in range through any depth (S11).
+
+    A pass that is not `careful` may come to infinite masses at the inputs; then it has to be run again.
+    """
+
+    careful: bool = True
 
     @abstractmethod
     def step(self, node: Node, mass: Mass) -> Iterable[tuple[Node, Tensor]]:
@@ -75,7 +81,7 @@ class MassPass(Pass[Mass]):
 
     def move(self, node: Node, here: Mass) -> Iterable[tuple[Node, Mass]]:
         if isinstance(node, (Affine, Norm)):  # between these, masses change by small factors only
-            here = self.standing[node] = here.normalised()
+            here = self.standing[node] = here.normalised(self.careful)
         for operand, value in self.step(node, here):
             yield operand, Mass(value, here.exponent, operand.layout)
 
@@ -139,6 +145,11 @@ class Passed:
                 self.masses[node] = mass.normalised()
         return self
 
+    @property
+    def finite(self) -> bool:
+        """Whether all that has come to the inputs is."""
+        return all(all_finite(mass.value) for node, mass in self.masses.items() if isinstance(node, Input))
+
 
 class KernelPass(MassPass):
     """Mass carried by kernels; ends of the walk are counted if `passed` counts them."""
@@ -150,9 +161,10 @@ class KernelPass(MassPass):
         passed: Passed,
         measure: Measure,
         keep: bool = True,
+        careful: bool = True,
     ) -> None:
         super().__init__(network, passed.masses, keep)
-        self.kernel, self.passed, self.measure = kernel, passed, measure
+        self.kernel, self.passed, self.measure, self.careful = kernel, passed, measure, careful
 
     def step(self, node: Node, mass: Mass) -> Iterable[tuple[Node, Tensor]]:
         kernel = self.kernel(node)
@@ -169,14 +181,19 @@ def pull(
     measure: Measure,
     keep: bool = True,
     done: Callable[[Node], None] | None = None,
+    careful: bool = False,
 ) -> Passed:
     """Carry `root`, mass at the node `start`, back to the inputs.
 
-    Ends of the walk are counted for undiscounted unsigned measures. `done` is called with every node that is finished.
+    Ends of the walk are counted for undiscounted unsigned measures. `done` is called with every node that is finished;
+    with it a pass that was not `careful` enough stays infinite, without it is run again.
     """
     passed = Passed.starting(start, root, counting=not (measure.signed or measure.discounted))
-    run(KernelPass(network, kernel, passed, measure, keep), done=done)
-    return passed.arrive()
+    run(KernelPass(network, kernel, passed, measure, keep, careful), done=done)
+    passed.arrive()
+    if careful or done is not None or passed.finite:
+        return passed
+    return pull(network, kernel, start, root, measure, keep, careful=True)
 
 
 # ---------------------------------------------------------------- what has come to the inputs

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backplay.network import Network, Node
 from backplay.network.forms import Form, form_of
-from backplay.network.nodes import Affine, Gate
+from backplay.network.nodes import Affine, Gate, Max
 from backplay.network.weights import Weights
 
 if TYPE_CHECKING:
@@ -119,5 +119,7 @@ class Values(Forward):
     def forget(self, node: Node) -> None:
         """Free a value that is not needed any more."""
         self._scope[node] = None
+        if isinstance(node, Max):
+            self._scope.pop(node.place, None)
         if self._observed is not None:
             self._observed.forget(node)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from backplay.network.elementwise import multiplier, product_of
 from backplay.network.forms import FACTORS, Form, Options
+from backplay.network.indicator import nonzero
 from backplay.network.nodes import Gate, Scope
 
 _TAILS = 18.0  # e⁻¹⁸ is below the last digit of float32
@@ -27,7 +28,7 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
     if form.name in _PIECEWISE:
         return FACTORS[form.name](z, form.options)
     if form.name in FACTORS:
-        return FACTORS[form.name](z, form.options).clamp(0, 1)
+        return _probable(form, z)
     if form.name == "factor":
         return _own_factor(node, scope, form, lambda: derivative(lambda a: node.on(a, scope), z))
     if form.name in ("hardtanh", "clamp"):
@@ -41,10 +42,15 @@ def routing_probability(node: Gate, scope: Scope, form: Form) -> Tensor:
     """`c(z)` of a gate in the Routing Game."""
     z = scope[node.operand]
     if form.name in FACTORS:
-        return FACTORS[form.name](z, form.options).clamp(0, 1)
+        return _probable(form, z)
     if form.name == "factor":
-        return _own_factor(node, scope, form, lambda: (scope[node] != 0).to(z.dtype))
-    return (scope[node] != 0).to(z.dtype)
+        return _own_factor(node, scope, form, lambda: nonzero(scope[node]))
+    return nonzero(scope[node])
+
+
+def _probable(form: Form, z: Tensor) -> Tensor:
+    factor = FACTORS[form.name](z, form.options)
+    return factor if form.name in ("relu", "silu") else factor.clamp_(0, 1)
 
 
 def _own_factor(node: Gate, scope: Scope, form: Form, outside: Callable[[], Tensor]) -> Tensor:

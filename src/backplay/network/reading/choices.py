@@ -24,11 +24,17 @@ def max_pool(builder: Builder, call: Call) -> Any:
     pool = getattr(torch.nn.functional, f"max_pool{dims}d")
     geometry = {k: call[k] for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")}
     geometry["stride"] = geometry["stride"] or None
+
+    def both(a: Tensor) -> tuple[Tensor, Tensor]:
+        values, index = pool(a, **geometry, return_indices=True)
+        return values, _flat_planes(index, a, dims)
+
     return _winners(
         builder,
         call,
         lambda a: pool(a, **geometry),
-        lambda a: _flat_planes(pool(a, **geometry, return_indices=True)[1], a, dims),
+        lambda a: both(a)[1],
+        both=both,
     )
 
 
@@ -72,10 +78,11 @@ def _winners(
     function: Callable[[Tensor], Tensor],
     winner: Callable[[Tensor], Tensor],
     least: bool = False,
+    both: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> Any:
     """A max node, and beside it, where the operator gives both, the winners' indices as constants."""
     x, traced = call["self"], call.node.meta["val"]
-    node = Max(function, (x,), call.operator, winner=winner, least=least, nonnegative=x.nonnegative)
+    node = Max(function, (x,), call.operator, winner=winner, both=both, least=least, nonnegative=x.nonnegative)
     if not isinstance(traced, (tuple, list)):
         return builder.add(node)
     builder.add(node, traced[0].shape)

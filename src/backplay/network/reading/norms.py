@@ -90,7 +90,8 @@ def _folded(
         shift = channels(offset(scope), dims)
         return shift if bias is None else shift + channels(scale(scope), dims) * bias(scope)
 
-    node.function, node.args = both, (*node.args, *rest)
+    node.function = both
+    node.rewire(*node.args, *rest)
     node.weight, node.bias = folded_weight, folded_bias
     builder.extend(node)
     return node
