@@ -72,6 +72,7 @@ def step(number, name, **distance):
 
 
 def test_cascade():
+    """Means over the samples (fig:hellinger-sanity), and deviations (fig:hellinger-variance)."""
     steps = [step(0, None, sg=[0.0, 0.0]), step(1, "head", sg=[0.2, 0.4]), step(2, "features.0", sg=[0.8, 1.0])]
     figure = bp.view.cascade(steps)
     (axes,) = figure.axes

@@ -11,7 +11,7 @@ distances, sampling and health never look at its class. `certify` does: it knows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,13 +34,13 @@ GATES, ZEROS = "shut gates", "zero weights and factors"
 
 @dataclass(frozen=True)
 class Measure:
-    """What a pass carries: discounted or not, the players' difference (`signed`) or their sum."""
+    """What a pass carries: discounted (eq:routing-discount) or not, the players' difference (`signed`) or their sum."""
 
     signed: bool
     discounted: bool
 
 
-DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋
+DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋, carried by signed discounts (rem:signed-discount-alt)
 TOTAL = Measure(signed=False, discounted=True)  # Γ₊ + Γ₋
 WALK = Measure(signed=False, discounted=False)  # the law Π of the walk (S27), tags summed
 WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # the same, tags subtracted
@@ -55,9 +55,13 @@ class Way:
 
 
 class Kernel(ABC):
-    """Transitions from the states of one node to the states of its carriers."""
+    """Transitions from the states of one node to the states of its carriers.
+
+    A state is an element with the player in turn (def:adf-game-states); what ends in † is `lost`.
+    """
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
+    follows: ClassVar[bool] = False  # whether a state has one move for each carrier: to itself under another name
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
@@ -69,8 +73,12 @@ class Kernel(ABC):
         """A node whose states the walk crosses on its way to the carriers; None where it goes there directly."""
         return None
 
-    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None) -> Tensor:
-        """Mass at the node as it comes through the states of `crossed`, in their shape.
+    def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
+        """All nodes that drawn walks cross, wires included, and the states there, from what `draw` says of them."""
+        return ()
+
+    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
+        """Mass at the node as it comes through the states of `crossed`, in their shape; or through a wire behind it.
 
         With a `future`, a function of the carrier's states, each part times what it may expect of that function.
         """
@@ -128,10 +136,6 @@ class Kernel(ABC):
         moved = self.pull_players(plus, minus)
         return [Way([p for p, _ in moved], self.lost(plus + minus)), Way([m for _, m in moved], None)]
 
-    def renames(self, mass: Tensor) -> bool:
-        """Whether every state that holds mass has a single move: it is the same state under another name."""
-        return False
-
     # ---------------------------------------------------------------- two plays, and single walks
 
     def geometric(self, other: Any) -> Kernel:
@@ -186,6 +190,9 @@ class Conditioned(Kernel):
     @property
     def crossed(self) -> Affine | None:
         return self.kernel.crossed
+
+    def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
+        return self.kernel.crossings(between)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         moved = self.kernel.pull(mass * self.inverse, measure)

@@ -12,6 +12,7 @@ except ImportError as error:
 
 from backplay.view.cascade import cascade
 from backplay.view.certificate import certificate
+from backplay.view.clusters import clusters
 from backplay.view.distance import distance
 from backplay.view.flow import flow
 from backplay.view.game import game
@@ -21,6 +22,7 @@ from backplay.view.moments import moments
 from backplay.view.panels import panels
 from backplay.view.players import players
 from backplay.view.plot import plot
+from backplay.view.robustness import robustness
 from backplay.view.sweep import sweep
 from backplay.view.tokens import tokens
 from backplay.view.walks import walks
@@ -28,6 +30,7 @@ from backplay.view.walks import walks
 __all__ = [
     "cascade",
     "certificate",
+    "clusters",
     "distance",
     "flow",
     "game",
@@ -37,6 +40,7 @@ __all__ = [
     "panels",
     "players",
     "plot",
+    "robustness",
     "sweep",
     "tokens",
     "walks",
