@@ -33,7 +33,7 @@ class ColumnMap:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Explained:
     """What a network says to a photograph, and its maps."""
 
     x: Tensor  # (3, H, W) as the network saw it
@@ -73,7 +73,7 @@ class Explaining:
         """How many images like this one are best explained at once."""
         return min(self.prepare(x).together(x), MOST)
 
-    def __call__(self, xs: Tensor) -> list[Answer]:
+    def __call__(self, xs: Tensor) -> list[Explained]:
         """The answers to a batch (B, 3, H, W): the model runs once for all columns."""
         network = self.prepare(xs[:1])
         players = self._known[tuple(xs.shape[1:])][1]
@@ -84,7 +84,7 @@ class Explaining:
                 subject = subject.aimed(self._weights(subject.logits, chosen))
             maps = {column: _maps(players[column], subject) for column in self.columns}
         return [
-            Answer(
+            Explained(
                 x=xs[k],
                 target=int(chosen[k]),
                 predicted=int(subject.logits[k].argmax()),

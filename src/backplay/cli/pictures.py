@@ -18,7 +18,7 @@ import backplay as bp
 from backplay import models
 from backplay.cli.bar import Bar, aside
 from backplay.cli.columns import Column, file_name
-from backplay.cli.explaining import Answer, Explaining, told_of
+from backplay.cli.explaining import Explained, Explaining, told_of
 from backplay.cli.options import command_line, json_asked
 from backplay.cli.output import check_pictures, whole
 from backplay.cli.runs import Item, RunFolder, digest_of, settings_of
@@ -158,7 +158,7 @@ class Job:
         if batch:
             yield batch
 
-    def _answers(self, batch: list[tuple[Path, Tensor]], explaining: Explaining) -> Iterator[tuple[Path, Answer]]:
+    def _answers(self, batch: list[tuple[Path, Tensor]], explaining: Explaining) -> Iterator[tuple[Path, Explained]]:
         """The answers to a batch; where it fails, each photograph is tried alone."""
         explaining.prepare(batch[0][1])  # what fails for all of them is an error of the call
         try:
@@ -198,7 +198,7 @@ class Job:
                 print(line, flush=True)
 
 
-def write(path: Path, answer: Answer, loaded: models.Loaded, files: Sequence[Path]) -> dict[str, Any]:
+def write(path: Path, answer: Explained, loaded: models.Loaded, files: Sequence[Path]) -> dict[str, Any]:
     """The figure and the numbers of one photograph; the report that the record keeps."""
     figure, numbers = files
     with whole(figure) as unfinished:
@@ -210,7 +210,7 @@ def write(path: Path, answer: Answer, loaded: models.Loaded, files: Sequence[Pat
     return describe(path, answer, loaded) | {"figure": str(figure), "numbers": str(numbers)}
 
 
-def draw(path: Path, answer: Answer, loaded: models.Loaded) -> Any:
+def draw(path: Path, answer: Explained, loaded: models.Loaded) -> Any:
     """The photograph as the network saw it, its maps, the class, the value and the shares of walks that arrive."""
     from backplay.view.colours import number, share
 
@@ -226,7 +226,7 @@ def draw(path: Path, answer: Answer, loaded: models.Loaded) -> Any:
     return bp.view.panels(answer.x[None], maps, notes=notes, title=title, model=loaded)
 
 
-def describe(path: Path, answer: Answer, loaded: models.Loaded) -> dict[str, Any]:
+def describe(path: Path, answer: Explained, loaded: models.Loaded) -> dict[str, Any]:
     """What is known of a photograph, as JSON."""
     against = None if answer.against is None else loaded.class_name(answer.against)
     return {
