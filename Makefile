@@ -14,7 +14,7 @@ TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 .PHONY: help demo check test fuzz references theory lint types bench clean
 
 help:
-	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
+	@echo "make demo    what the package does, on bundled networks and pictures: one page in $(OUT)"
 	@echo "make check   lint, types and the fast tests: before every commit"
 	@echo "make test    run all tests"
 	@echo "make fuzz    N random networks (N=1000, START=0) against dense references; SEED=… shows one"
@@ -25,7 +25,7 @@ help:
 	@echo "make bench   time the games against one gradient"
 	@echo "make clean   remove the environment and everything generated"
 
-demo: $(VENV)/.view
+demo: $(VENV)/.demo
 	$(PY) -m backplay demo --out $(OUT)
 
 # Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
@@ -72,12 +72,12 @@ $(TORCH_STAMP):
 	@$(PIP) $(TORCH)
 	@touch $@
 
-$(VENV)/.view: pyproject.toml $(TORCH_STAMP)
-	@echo "installing backplay[view,zoo] …"
-	@$(PIP) --editable ".[view,zoo]"
+$(VENV)/.demo: pyproject.toml $(TORCH_STAMP)
+	@echo "installing backplay[cli,view,zoo] …"
+	@$(PIP) --editable ".[cli,view,zoo]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(TORCH_STAMP)
 	@echo "installing backplay[dev] …"
 	@$(PIP) --editable ".[dev]"
-	@touch $@ $(VENV)/.view
+	@touch $@ $(VENV)/.demo

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from typing import Any
 
+import click
 import torch
 
 import backplay as bp
 from backplay import models
+from backplay.cli.bar import Bar
+from backplay.cli.options import command as declared
+from backplay.cli.options import json_asked, model_option, weights_option
 from backplay.cli.output import print_json
-from backplay.cli.parser import Commands, add_command, add_model
 from backplay.games.inspection import inspect
 from backplay.games.modes import Modes
-from backplay.progress import Progress
 
 GAMES = {"rg": bp.RoutingGame, "sg": bp.StoppingGame}
 
 
-def add(commands: Commands, given: list[str]) -> None:
-    parser = add_command(commands, "inspect", "show the graph on which the games play: names, kinds, shapes", run)
-    add_model(parser, "weights; the graph does not depend on them, so that random ones are taken if left out")
-    parser.add_argument("--game", choices=list(GAMES), default="rg", help="the game whose modes --layers gives")
-    parser.add_argument(
-        "--layers",
-        metavar="JSON",
-        help='modes by layer; shows what each node gets, e.g. \'{"features.*": {"tau": 0.5}}\'',
-    )
-
-
-def run(options: argparse.Namespace) -> int:
+@declared("inspect", "show the graph on which the games play: names, kinds, shapes")
+@model_option()
+@weights_option("Weights; the graph does not depend on them, so that random ones are taken if left out.")
+@click.option("--game", type=click.Choice(list(GAMES)), default="rg", help="The game whose modes --layers gives.")
+@click.option(
+    "--layers",
+    metavar="JSON",
+    help='Modes by layer; shows what each node gets, e.g. \'{"features.*": {"tau": 0.5}}\'.',
+)
+def command(model: str, weights: str | None, game: str, layers: str | None) -> int:
     # modes that are out of range are refused before anything is loaded
-    modes = None if options.layers is None else GAMES[options.game].modes_type(layers=options.layers)
-    with Progress(f"loading {options.model}") as progress:
-        loaded = models.load(options.model, options.weights or models.RANDOM)
-        progress.say(f"following {options.model}")
+    modes = None if layers is None else GAMES[game].modes_type(layers=layers)
+    with Bar(f"loading {model}") as bar:
+        loaded = models.load(model, weights or models.RANDOM)
+        bar.say(f"following {model}")
         network = bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
     report = describe(network, loaded, modes)
-    if options.json:
+    if json_asked():
         print_json(report)
         return 0
     width = max(len(node["name"]) for node in report["nodes"])

@@ -249,7 +249,7 @@ class Explainer:
         check_size(internal_batch_size)
         self.info.check_libraries()  # before a capture that takes seconds
         captures, network, inputs = self._prepare(x, additional_forward_args)
-        self._check_fits(network)
+        self.check_fits(network)
         if names_neurons(target) and not self.info.neurons:
             able = ", ".join(name for name, other in methods().items() if other.neurons)
             raise UnsupportedError(
@@ -260,20 +260,25 @@ class Explainer:
         def explain(part: Arguments, wanted: Any) -> Sequence[Tensor]:
             subject = Subject(captures, part, wanted)
             if subject.network is not network:  # the model has changed since it was captured
-                self._check_fits(subject.network)
-            subject = subject if self.layer is None else subject.at_layer(self.layer)
-            found: Any = self.info.function(subject, **self.params)
-            maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
-            if self.layer is None:
-                check_hidden(part, maps, subject.aim)
-            return check_finite(maps)
+                self.check_fits(subject.network)
+            return self.maps_of(subject)
 
         layout = PLAIN if self.layer is None else network.find(self.layer).layout  # refused before any work
         with torch.inference_mode(False), torch.no_grad():
             maps = in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once, layout)
         return inputs.pack(maps) if self.layer is None else maps[0]
 
-    def _check_fits(self, network: Network) -> None:
+    def maps_of(self, subject: Subject) -> Sequence[Tensor]:
+        """The maps of a subject that is at hand, as several methods may share one; the method must fit its network."""
+        subject = subject if self.layer is None else subject.at_layer(self.layer)
+        found: Any = self.info.function(subject, **self.params)
+        maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
+        if self.layer is None:
+            check_hidden(subject.inputs, maps, subject.aim)
+        return check_finite(maps)
+
+    def check_fits(self, network: Network) -> None:
+        """Refuse a network that the method does not apply to."""
         why = self.info.refusal(network)
         if why is not None:
             fitting = [name for name, other in methods().items() if other.refusal(network) is None]

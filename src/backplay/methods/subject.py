@@ -44,7 +44,7 @@ class Subject:
         self.inputs, self.model = inputs, captures.model
         self.network = captures.get(inputs)
         with torch.inference_mode(False), torch.no_grad():
-            logits = self.network.model_logits(inputs)
+            self.logits = logits = self.network.model_logits(inputs)
             if self.network is not captures.source:
                 self._keep_up(captures, logits)
             self.aim: Aim = (
@@ -55,6 +55,13 @@ class Subject:
             # `w` like the logits, or 1 at a hidden neuron, which games alone explain; a copy, for it may have been made
             # in inference mode
             self.weights = self.aim.signed(logits).clone()
+
+    def aimed(self, target: Target) -> Subject:
+        """The same inputs under another target over the logits; the model is not asked again."""
+        other = copy.copy(self)
+        other.aim = read_target(target, self.logits, self.inputs)
+        other.weights = other.aim.signed(self.logits).clone()
+        return other
 
     @staticmethod
     def of(model: Model, x: Inputs, target: Target = None, extra: Any = None) -> Subject:

@@ -10,6 +10,7 @@ try:
 except ImportError as error:
     raise MissingLibraryError("pictures need matplotlib: pip install 'backplay[view]'.") from error
 
+from backplay.view.cascade import cascade
 from backplay.view.certificate import certificate
 from backplay.view.circuit import circuit
 from backplay.view.clusters import clusters
@@ -20,6 +21,7 @@ from backplay.view.game import game
 from backplay.view.grid import grid
 from backplay.view.heatmap import heatmap
 from backplay.view.moments import moments
+from backplay.view.panels import panels
 from backplay.view.players import players
 from backplay.view.plot import plot
 from backplay.view.robustness import robustness
@@ -28,6 +30,7 @@ from backplay.view.tokens import tokens
 from backplay.view.walks import walks
 
 __all__ = [
+    "cascade",
     "certificate",
     "circuit",
     "clusters",
@@ -38,6 +41,7 @@ __all__ = [
     "grid",
     "heatmap",
     "moments",
+    "panels",
     "players",
     "plot",
     "robustness",

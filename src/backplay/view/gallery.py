@@ -121,6 +121,25 @@ def distance() -> Figure:
     return bp.hellinger(clean, cued).plot()
 
 
+def panels() -> Figure:
+    """What `backplay explain` writes for a photograph."""
+    model, batch = zoo.load("vgg"), zoo.images(1, start=3)
+    maps = {bp.methods()[m].title: bp.explain(model, batch.x, batch.target, method=m) for m in METHODS}
+    return bp.view.panels(batch.x, maps, notes={"RG": "18 % of walks arrive"}, title="box, value 4.7", model=model)
+
+
+def cascade() -> Figure:
+    """fig:hellinger-sanity, on the zoo: layers drawn anew, from the output on."""
+    batch = zoo.images(2)
+    return bp.view.cascade(bp.sanity.cascade(zoo.load("vgg"), batch.x, batch.target, method={}))
+
+
+def cascade_deviation() -> Figure:
+    """fig:hellinger-variance, on the zoo: how much that depends on the image."""
+    batch = zoo.images(6)
+    return bp.view.cascade(bp.sanity.cascade(zoo.load("vgg"), batch.x, batch.target, method={}), deviation=True)
+
+
 def clusters() -> Figure:
     """Pictures with the tile of their class and with another one, as the network that learned from tiles plays them."""
     shown = [zoo.images(6, spurious=cue) for cue in (True, "wrong")]
@@ -194,6 +213,9 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         concepts,
         circuit,
         distance,
+        panels,
+        cascade,
+        cascade_deviation,
         clusters,
         noise,
         moments,
