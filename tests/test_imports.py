@@ -30,7 +30,7 @@ LEVELS = (
     ("app", "cli", "__main__"),
 )
 CORE = {room for level in LEVELS[:8] for room in level}
-RELATED = {("bench", "sanity"), ("cli", "app"), ("__main__", "cli")}
+RELATED = {("sanity", "bench"), ("cli", "app"), ("__main__", "cli")}
 LAZY = {("pictured", "view")}  # what draws itself imports its picture when it is asked for
 TYPES = {("trajectory", "games")}  # a pass knows a `Play` by its type alone
 

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import backplay as bp
 from backplay.bench import metrics
-from backplay.bench.data import KINDS, SPLITS
-from backplay.bench.reading import ConfigError, Item, compose, yaml
-from backplay.errors import MissingFileError, suggestion
+from backplay.bench.data import SPLITS
+from backplay.bench.reading import Item
+from backplay.bench.sources import (
+    Contender,
+    Params,
+    check_params,
+    data_of,
+    method_of,
+    networks_of,
+    opened,
+    path_of,
+    relatives,
+    text_of,
+    whole,
+)
 
 TABLES = ("main", "every", "sweep", "ablation")
-Params = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A network of the run: its name in tables, and how it is loaded."""
-
-    name: str
-    load: str
-    weights: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,33 +98,27 @@ def load(path: str | Path, zoo: bool = False, limits: Mapping[str, int] | None =
     `limits` says how many samples of the validation and test split are kept.
     """
     path = Path(path)
-    if not path.is_file():
-        raise MissingFileError(f"{path} does not exist; give the path of a config, configs/quick.yaml for one.")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text: {error}.") from error
-    top = compose(text, str(path))
+    top = opened(path)
     keys = top.mapping(_REQUIRED, _OPTIONAL)
     wanted = _metrics(keys["metrics"]) if "metrics" in keys else metrics.names(metrics.GROUPS)
     selected = _metrics(keys["validation_metrics"]) if "validation_metrics" in keys else metrics.LOCALISATION
     lacking = [name for name in metrics.LOCALISATION if name not in selected]
     if lacking:
         raise keys["validation_metrics"].error(f"lacks {lacking[0]}, which configurations are selected by.")
-    settings = {"kind": "zoo", "name": "zoo"} if zoo else _data(keys["data"], path.parent)
+    settings = {"kind": "zoo", "name": "zoo"} if zoo else data_of(keys["data"], path.parent)
     settings |= dict(limits or {})
-    networks = _networks(keys["models"], path.parent)
+    networks = networks_of(keys["models"], path.parent)
     networks = relatives(networks) if zoo else networks
-    winners = _path(keys["winners"], path.parent) if "winners" in keys else None
+    winners = path_of(keys["winners"], path.parent) if "winners" in keys else None
     name = keys["name"].text() if "name" in keys else path.stem
     looked_up = {"name": name} | ({"winners": winners} if winners is not None else {})
     return Config(
         name=name,
         paper=keys["paper"].text() if "paper" in keys else "",
-        seed=_whole(keys, "seed", 0, 0),
-        threads=_whole(keys, "threads", 1, 1),
-        retries=_whole(keys, "retries", 0, 2),
-        draws=_whole(keys, "draws", 1, metrics.DRAWS),
+        seed=whole(keys, "seed", 0, 0),
+        threads=whole(keys, "threads", 1, 1),
+        retries=whole(keys, "retries", 0, 2),
+        draws=whole(keys, "draws", 1, metrics.DRAWS),
         networks=networks,
         data=settings,
         metrics=wanted,
@@ -131,23 +126,13 @@ def load(path: str | Path, zoo: bool = False, limits: Mapping[str, int] | None =
         limits=_limits(keys["limits"]) if "limits" in keys else {},
         tables=tuple(_table(item, wanted) for item in keys["tables"].items()),
         winners=winners,
-        text=_text(top.plain | looked_up, networks, settings),
+        text=text_of(top.plain | looked_up, networks, settings),
     )
 
 
 def kept(folder: Path) -> Config:
     """The config that a run was started with, out of its folder."""
     return load(folder / "config.yaml")
-
-
-def _text(plain: dict[str, Any], networks: Sequence[Contender], data: dict[str, Any]) -> str:
-    """The config with everything that was replaced or looked up, in one spelling."""
-    models = [{k: v for k, v in asdict(network).items() if v is not None} for network in networks]
-    return yaml().safe_dump(plain | {"models": models, "data": data}, sort_keys=True, allow_unicode=True)
-
-
-def _whole(keys: dict[str, Item], name: str, least: int, default: int) -> int:
-    return keys[name].whole(least) if name in keys else default
 
 
 def _metrics(item: Item) -> tuple[str, ...]:
@@ -160,74 +145,6 @@ def _limits(item: Item) -> dict[str, int]:
         count = inner.whole(0)
         found |= dict.fromkeys(metrics.names([name]), count)
     return found
-
-
-# the bundled network that is built like the named one; a plain convolutional one where none is
-FAMILIES = {"vgg": "zoo:vgg", "resnet": "zoo:resnet", "vit": "zoo:vit", "deit": "zoo:vit"}
-
-
-def relatives(networks: Sequence[Contender]) -> tuple[Contender, ...]:
-    """The zoo's relatives of some networks: any config can be tried without a download."""
-    names = [f"{network.name} {network.load}".lower() for network in networks]
-    found = [next((ours for word, ours in FAMILIES.items() if word in name), "zoo:vgg") for name in names]
-    return tuple(Contender(name, name) for name in dict.fromkeys(found))
-
-
-def _networks(item: Item, home: Path) -> tuple[Contender, ...]:
-    found: list[Contender] = []
-    for inner in item.items():
-        if inner.node.id == "scalar":
-            name = inner.text()
-            found.append(Contender(name, _found(name, home)))
-            continue
-        keys = inner.mapping(("name", "load"), ("weights",))
-        weights = _path(keys["weights"], home) if "weights" in keys else None
-        found.append(Contender(keys["name"].text(), _found(keys["load"].text(), home), weights))
-    names = [network.name for network in found]
-    if len(set(names)) < len(names):
-        raise item.error("names a network twice; each name once.")
-    return tuple(found)
-
-
-def _found(name: str, home: Path) -> str:
-    """A model's name; a `path.py:factory` is looked for beside the config."""
-    file, colon, function = name.rpartition(":")
-    if colon and file.endswith(".py"):
-        return f"{(home / os.path.expandvars(file)).resolve()}:{function}"
-    return name
-
-
-def _path(item: Item, home: Path) -> str:
-    """A path, from the config's folder on; variables of the environment stand for themselves."""
-    written = item.text()
-    expanded = os.path.expandvars(os.path.expanduser(written))
-    if "$" in expanded:
-        raise item.error(f"{written!r} names a variable of the environment that is not set; set it or write the path.")
-    return str((home / expanded).resolve())
-
-
-_DATA_KEYS = {
-    "zoo": ("seed",),
-    "imagenet-s": ("root", "classes", "resize"),
-    "voc": ("root", "resize"),
-    "pets": ("root", "targets", "resize"),
-    "folder": ("root", "resize"),
-}
-
-
-def _data(item: Item, home: Path) -> dict[str, Any]:
-    kind = item.mapping(("kind",), None)["kind"].choice(KINDS)
-    needed = [key for key in _DATA_KEYS[kind] if key in ("root", "classes")]
-    keys = item.mapping(("kind", *needed), ("name", "validation", "test", *_DATA_KEYS[kind]))
-    found: dict[str, Any] = {"kind": kind, "name": keys["name"].text() if "name" in keys else kind}
-    for name in ("validation", "test", "resize"):
-        if name in keys:
-            found[name] = keys[name].whole(1)
-    if "seed" in keys:
-        found["seed"] = keys["seed"].whole(0)
-    if "targets" in keys:
-        found["targets"] = keys["targets"].choice(("breeds", "imagenet"))
-    return found | {name: _path(keys[name], home) for name in needed}
 
 
 def _table(item: Item, wanted: tuple[str, ...]) -> Table:
@@ -288,21 +205,14 @@ def _others(named: Sequence[str], points: int | None) -> tuple[Entry, ...]:
 
 def _entry(item: Item, points: int | None) -> Entry:
     if item.node.id == "scalar":
-        name = _method(item)
+        name = method_of(item)
         return Entry(name, _spread(bp.methods()[name].grid, points))
     keys = item.mapping(("method",), ("grid", "frozen"))
-    name = _method(keys["method"])
+    name = method_of(keys["method"])
     if "grid" not in keys and "frozen" not in keys:
         return Entry(name, _spread(bp.methods()[name].grid, points))
     grid = _grid(keys["grid"], name) if "grid" in keys else ()
     return Entry(name, grid, _grid(keys["frozen"], name) if "frozen" in keys else ())
-
-
-def _method(item: Item) -> str:
-    name, known = item.text(), bp.methods()
-    if name not in known:
-        raise item.error(f"no method named {name!r}{suggestion(name, known)}; there are {', '.join(known)}.")
-    return name
 
 
 def _grid(item: Item, method: str) -> tuple[Params, ...]:
@@ -321,16 +231,8 @@ def _product(item: Item, method: str) -> list[Params]:
     lists = [inner.plain if isinstance(inner.plain, list) else [inner.plain] for inner in keys.values()]
     made = [dict(zip(keys, values, strict=True)) for values in product(*lists)]
     for point in made:
-        _check(item, keys, method, point)
+        check_params(item, keys, method, point)
     return list(made)
-
-
-def _check(item: Item, keys: Mapping[str, Item], method: str, params: Params) -> None:
-    """Refuse parameters that the method does not take, at the line of the one that is wrong."""
-    info = bp.methods()[method]
-    for name, value in params.items():
-        place = keys.get(name, item)
-        place.checked(lambda name=name, value=value: info.check({name: value}))
 
 
 def _spread(grid: Sequence[Params], points: int | None) -> tuple[Params, ...]:
@@ -350,11 +252,11 @@ def _varied(item: Item) -> list[str]:
 
 def _swept(keys: dict[str, Item]) -> Entry:
     """A sweep: `vary` around `base`; one parameter with its values, or a list of points."""
-    name = _method(keys["method"])
+    name = method_of(keys["method"])
     base = keys["base"].mapping(optional=None) if "base" in keys else {}
     fixed = {key: inner.plain for key, inner in base.items()}
     if base:
-        _check(keys["base"], base, name, fixed)
+        check_params(keys["base"], base, name, fixed)
     item = keys["vary"]
     parts = [item] if item.node.id == "mapping" else item.items()
     points = [point for part in parts for point in _product(part, name)]
@@ -364,10 +266,10 @@ def _swept(keys: dict[str, Item]) -> Entry:
 def _row(item: Item, toggle: Mapping[str, Item]) -> Entry:
     """A row of an ablation: a method with its parameters, which the toggle is set beside."""
     keys = item.mapping(("method",), ("params",))
-    name = _method(keys["method"])
+    name = method_of(keys["method"])
     params = keys["params"].mapping(optional=None) if "params" in keys else {}
     given = {key: inner.plain for key, inner in params.items()}
-    _check(item, params, name, given)
+    check_params(item, params, name, given)
     if set(toggle) <= set(bp.methods()[name].params):  # the Stopping Game has no such switch: its rows stay as they are
-        _check(item, toggle, name, {key: inner.plain for key, inner in toggle.items()})
+        check_params(item, toggle, name, {key: inner.plain for key, inner in toggle.items()})
     return Entry(name, frozen=(given,))

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from backplay.bench.rows import Job, Outcome
-from backplay.bench.work import Order, Worker
+from backplay.bench.worker import Order
 from backplay.errors import KeywordError, MissingLibraryError, suggestion
 
 ENGINES = ("inline", "processes", "ray")
@@ -35,7 +35,7 @@ class Inline:
     """In this process, one job after the other."""
 
     def __init__(self, order: Order) -> None:
-        self.worker = Worker(order)
+        self.worker = order.worker()
 
     def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:
         for job in jobs:
@@ -103,7 +103,7 @@ def _serve(pipe: Connection, order: Order, parent: int) -> None:
     """The life of a worker process: it ends with its pipe."""
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that hands out the jobs
-    worker = Worker(order)
+    worker = order.worker()
     while True:
         try:
             job, attempt = pipe.recv()
@@ -120,6 +120,16 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
+class Actor:
+    """A worker as Ray holds it: made where it works."""
+
+    def __init__(self, order: Order) -> None:
+        self.worker = order.worker()
+
+    def do(self, job: Job, attempt: int) -> Outcome:
+        return self.worker.do(job, attempt)
+
+
 class Cluster:
     """Ray: an actor for every worker, on this machine or on the cluster at `address`."""
 
@@ -133,7 +143,7 @@ class Cluster:
                 **({} if address else {"num_cpus": workers or os.cpu_count(), "_node_ip_address": "127.0.0.1"}),
             )  # fmt: skip
         count = workers or max(1, int(self.ray.cluster_resources().get("CPU", 1)))
-        self.kind = self.ray.remote(num_cpus=1, max_restarts=0)(Worker)
+        self.kind = self.ray.remote(num_cpus=1, max_restarts=0)(Actor)
         self.actors: list[Any] = [self.kind.remote(order) for _ in range(count)]
 
     def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:

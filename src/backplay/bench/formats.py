@@ -76,16 +76,17 @@ def markdown(tables: Sequence[Finished]) -> str:
 
 def _markdown(table: Finished) -> str:
     head = [*first_columns(table), *(f"{c.title} {ARROWS[c.better]}" for c in table.columns)]
-    lines = [f"### {heading(table)}", "", _barred(head), _barred(["---"] * len(head))]
+    lines = [f"### {heading(table)}", "", barred(head), barred(["---"] * len(head))]
     for row, before in zip(table.rows, [None, *table.rows[:-1]], strict=True):
         if before is not None and before.block != row.block and not table.varied:
-            lines.append(_barred([""] * len(head)))
-        lines.append(_barred([*labels(table, row), *map(_markdown_entry, row.entries, table.columns)]))
+            lines.append(barred([""] * len(head)))
+        lines.append(barred([*labels(table, row), *map(_markdown_entry, row.entries, table.columns)]))
     lines += ["", LEGEND, *(f"- {note}" for note in table.notes), ""]
     return "\n".join(lines)
 
 
-def _barred(words: Sequence[str]) -> str:
+def barred(words: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
     return f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |"
 
 
@@ -105,11 +106,11 @@ def latex(tables: Sequence[Finished]) -> str:
 
 def _latex(table: Finished) -> str:
     first = first_columns(table)
-    head = [*map(_tex, first), *(f"{_tex(c.title)} ${_TEX_ARROWS[c.better]}$" for c in table.columns)]
+    head = [*map(tex, first), *(f"{tex(c.title)} ${_TEX_ARROWS[c.better]}$" for c in table.columns)]
     lines = [
         "\\begin{table}[t]",
         "\\centering",
-        f"\\caption{{{_tex(heading(table))}. {_tex(_LATEX_LEGEND)}}}",
+        f"\\caption{{{tex(heading(table))}. {tex(_LATEX_LEGEND)}}}",
         "\\resizebox{\\textwidth}{!}{%",
         f"\\begin{{tabular}}{{@{{}}{'l' * len(first)} {'c' * len(table.columns)}@{{}}}}",
         "\\toprule",
@@ -144,7 +145,7 @@ def _groups(table: Finished) -> list[list[Row]]:
 
 
 def _latex_row(table: Finished, row: Row, of: int, place: int) -> str:
-    first = [_tex(label) for label in labels(table, row)]
+    first = [tex(label) for label in labels(table, row)]
     if not table.varied and of > 1:
         first[0] = f"\\multirow{{{of}}}{{*}}{{{first[0]}}}" if place == 0 else ""
     return f"{' & '.join([*first, *map(_latex_entry, row.entries, table.columns)])} \\\\"
@@ -174,12 +175,14 @@ _TEX = {
     "γ_conv": r"$\gamma_{\mathrm{conv}}$", "γ_lin": r"$\gamma_{\mathrm{lin}}$", "γ": r"$\gamma$", "α": r"$\alpha$",
     "β": r"$\beta$", "Φ̃": r"$\tilde\Phi$", "N_steps": r"$N_{\mathrm{steps}}$", "w_r": r"$w_r$", "×": r"$\times$",
     "PF_5": "PF$_5$", "PF_20": "PF$_{20}$", "PF_100": "PF$_{100}$", "|z|": r"$|z|$", "–": "--", "%": r"\%",
-    "&": r"\&", "#": r"\#", "_": r"\_", "<": "$<$",
+    "&": r"\&", "#": r"\#", "_": r"\_", "<": "$<$", "|ρ|": r"$|\rho|$", "↓": r"$\downarrow$",
+    "H_surv": r"$H_{\mathrm{surv}}$", "H_perm": r"$H_{\mathrm{perm}}$", "BC_ord": r"$BC_{\mathrm{ord}}$",
 }  # fmt: skip
 _TEX_PATTERN = re.compile("|".join(map(re.escape, sorted(_TEX, key=len, reverse=True))))
 
 
-def _tex(text: str) -> str:
+def tex(text: str) -> str:
+    """Text as LaTeX writes it, symbols as mathematics."""
     return _TEX_PATTERN.sub(lambda found: _TEX[found.group()], text)
 
 

@@ -17,7 +17,7 @@ from backplay.bench.rows import Job, TableCell
 from backplay.bench.runs import _order
 from backplay.bench.store import read
 from backplay.bench.tables import Finished, Row, build, words
-from backplay.bench.work import Worker
+from backplay.bench.work import MapWorker
 from backplay.bench.work import heat_of as computed
 
 BY = "al"  # what maps are ranked by
@@ -26,7 +26,7 @@ BY = "al"  # what maps are ranked by
 def page(folder: str | Path, table_limit: int | None = None) -> str:
     """All tables of a run, and behind each the maps of its rows; they are computed again."""
     folder = Path(folder)
-    worker = Worker(_order(configs.kept(folder)))
+    worker = MapWorker(_order(configs.kept(folder)))
     scores = _scores(folder)
 
     def shown(table: Finished, row: Row) -> str:
@@ -52,7 +52,7 @@ def _scores(folder: Path) -> dict[TableCell, list[tuple[float, int]]]:
     return {cell: sorted(values) for cell, values in found.items()}
 
 
-def _figure(worker: Worker, cell: TableCell, name: str, score: float, index: int) -> str:
+def _figure(worker: MapWorker, cell: TableCell, name: str, score: float, index: int) -> str:
     sample, heat = computed(worker, Job(cell, index, ()))
     caption = html.escape(f"{name}: {sample.name}, AL {score:.3f}")
     pictures = "".join(f'<img width="160" src="{_png(pixels)}">' for pixels in (_image(sample), _heat(heat)))

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 import backplay as bp
-from backplay.bench.config import Config, Contender, Entry, Params, Table
+from backplay.bench.config import Config, Entry, Table
 from backplay.bench.metrics import LOCALISATION, METRICS
 from backplay.bench.rows import Job, TableCell, canonical
+from backplay.bench.sources import Contender, Params
 
 ANCHOR = "rg"  # at its defaults
 ANCHORED = ("rg", "rg_eq")  # methods whose anchor stands beside their winner

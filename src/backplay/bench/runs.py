@@ -17,14 +17,15 @@ import torch
 import backplay as bp
 from backplay import models
 from backplay.bench import store as stores
-from backplay.bench.config import Config, Contender
+from backplay.bench.config import Config
 from backplay.bench.data import open_data
 from backplay.bench.engines import Engine, start
 from backplay.bench.plan import ON_VALIDATION, Fitting, Plan, fitting, means_of
 from backplay.bench.progress import RunProgress
 from backplay.bench.rows import Job, Session, TableCell
+from backplay.bench.sources import Contender
 from backplay.bench.store import Store
-from backplay.bench.work import Order
+from backplay.bench.work import MapOrder
 
 WINNERS = "winners.json"  # what the run that winners are taken from measured on validation
 NETWORKS = "networks.json"  # which methods fit which network, so that tables need no network
@@ -58,7 +59,7 @@ def run(
     data = open_data(config.data)  # a wrong path is told before a folder is made
     sizes = {split: data.size(split) for split in ("validation", "test")}
     progress = RunProgress(tell)
-    with Store(out, _session(config), config.text, resume) as store:
+    with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
         _adopt(config, out)
         plans = [Plan(config, found) for found in _fittings(config, out)]
         machine = start(_order(config), engine, workers, address)
@@ -67,14 +68,14 @@ def run(
                 means = _means(config, out) if stage == "test" else {}
                 cells = [(plan, plan.first() if stage == "validation" else plan.second(means)) for plan in plans]
                 jobs = [job for plan, part in cells for job in plan.jobs(part, sizes)]
-                _work(machine, jobs, store, config.retries, progress, stage, summary)
+                work_off(machine, jobs, store, config.retries, progress, stage, summary)
         finally:
             progress.close()
             machine.close()
     return summary
 
 
-def _work(
+def work_off(
     machine: Engine, jobs: list[Job], store: Store, retries: int, progress: RunProgress, stage: str, summary: Summary
 ) -> None:
     """One stage: what is not yet there."""
@@ -92,9 +93,9 @@ def _work(
     summary.wall += time.monotonic() - begin
 
 
-def _order(config: Config) -> Order:
+def _order(config: Config) -> MapOrder:
     networks = {network.name: network for network in config.networks}
-    return Order(networks, config.data, config.seed, config.draws, config.threads)
+    return MapOrder(networks, config.data, config.seed, config.draws, config.threads)
 
 
 def rows_of(folder: Path) -> Iterable[tuple[TableCell, str, float | None]]:
@@ -115,7 +116,7 @@ def _adopt(config: Config, out: Path) -> None:
         return
     found = means_of(rows_of(Path(config.winners)))
     kept = [[asdict(cell), means] for cell, means in found.items() if cell.split == ON_VALIDATION]
-    stores._write_whole(out / WINNERS, json.dumps(kept).encode())
+    stores.write_whole(out / WINNERS, json.dumps(kept).encode())
 
 
 def adopted(config: Config, folder: Path) -> dict[TableCell, dict[str, float]]:
@@ -131,7 +132,7 @@ def _fittings(config: Config, out: Path) -> list[Fitting]:
     kept = out / NETWORKS
     if not kept.exists():
         found = {network.name: _asked(network) for network in config.networks}
-        stores._write_whole(kept, json.dumps(found, indent=1).encode())
+        stores.write_whole(kept, json.dumps(found, indent=1).encode())
     return fittings(config, out)
 
 
@@ -156,14 +157,15 @@ def _asked(network: Contender) -> dict[str, Any]:
     return {"fits": list(asked.fits), "refused": dict(asked.refused), "attention": asked.attention}
 
 
-def _session(config: Config) -> Session:
+def session_of(run: str, config: str, seed: int) -> Session:
+    """This start of a run: its name, the hash of its config, its seed, and what they are worked off with."""
     return Session(
         number=0,
-        run=config.name,
+        run=run,
         version=bp.__version__,
         commit=_commit(),
-        config=config.hash,
-        seed=config.seed,
+        config=config,
+        seed=seed,
         hardware=_hardware(),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )

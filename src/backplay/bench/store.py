@@ -77,7 +77,7 @@ class Store:
                 "give that one, or name another folder."
             )
         if not kept.exists():
-            _write_whole(kept, config.encode())
+            write_whole(kept, config.encode())
 
     def _begin(self) -> None:
         self.journal = Journal(self.folder / f"journal-{self.number:06d}.log")
@@ -210,7 +210,7 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
         ) from error
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         part.write_bytes(content)

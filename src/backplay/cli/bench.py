@@ -85,7 +85,7 @@ def show_tables(run: str, form: str, maps: bool, no_time: bool, out: str | None)
     if json_asked():
         print_json({"format": form, "text": text})
     else:
-        _put(text, out)
+        put(text, out)
     return 0
 
 
@@ -108,7 +108,7 @@ def show_rows(run: str, sql: str | None, form: str, out: str | None) -> int:
             raise KeywordError("--format parquet needs -o FILE.")
         queries.write_parquet(found, Path(out))
     else:
-        _put(queries.text(found, form), out)
+        put(queries.text(found, form), out)
     return 0
 
 
@@ -132,7 +132,7 @@ def _prompt(folder: str) -> int:
             print(error, file=sys.stderr)
 
 
-def _put(text: str, out: str | None) -> None:
+def put(text: str, out: str | None) -> None:
     if out is None:
         print(text, end="" if text.endswith("\n") else "\n")
         return

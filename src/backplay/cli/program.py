@@ -18,7 +18,7 @@ from backplay.cli.options import json_option
 from backplay.cli.output import end
 from backplay.errors import BackplayError, suggestion
 
-COMMANDS = ("demo", "explain", "compare", "methods", "models", "inspect", "zoo", "bench", "completion")
+COMMANDS = ("demo", "explain", "compare", "methods", "models", "inspect", "zoo", "bench", "sanity", "completion")
 _COMPLETE = "_BACKPLAY_COMPLETE"  # set by a shell that asks what may follow
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,13 +84,19 @@ def randomise(
     """
     found = read_model(model, "randomise")
     module = found.model if isinstance(found, Network) else found
-    twin = copy.deepcopy(module)
     if upto is None and which == "all" and not isinstance(found, Network):
+        twin = copy.deepcopy(module)
         for name, _ in module.named_parameters():
             draw(twin, [name], seed)
         return twin
-    for layer in _up_to(layers(found, example, which), upto):
-        draw(twin, layer.parameters, seed)
+    return forgetful(module, _up_to(layers(found, example, which), upto), seed)
+
+
+def forgetful(model: nn.Module, stages: Sequence[Stage], seed: int) -> nn.Module:
+    """A copy of a model with these layers drawn anew."""
+    twin = copy.deepcopy(model)
+    for stage in stages:
+        draw(twin, stage.parameters, seed)
     return twin
 
 

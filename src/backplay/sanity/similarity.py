@@ -17,13 +17,13 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     from scipy.stats import rankdata
 
     left, right = (rankdata(m.reshape(len(m), -1), axis=1) for m in _pictures(a, b))
-    return a.new_tensor(_pearson(left, right))
+    return a.new_tensor(pearson(left, right))
 
 
 def hog(a: Tensor, b: Tensor) -> Tensor:
     """(B,) correlation of the maps' histograms of oriented gradients; 0 where a map is the same everywhere."""
     left, right = (np.stack([_histograms(m) for m in maps]) for maps in _pictures(a, b))
-    return a.new_tensor(_pearson(left, right))
+    return a.new_tensor(pearson(left, right))
 
 
 def _pictures(a: Tensor, b: Tensor) -> tuple[Flat, Flat]:
@@ -44,7 +44,7 @@ def _histograms(picture: Flat) -> Flat:
     return descriptor(picture / size if size > 0 else picture, pixels_per_cell=(cell, cell))
 
 
-def _pearson(a: Flat, b: Flat) -> Flat:
+def pearson(a: Flat, b: Flat) -> Flat:
     a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
     size = np.sqrt((a * a).sum(1) * (b * b).sum(1))
     return np.divide((a * b).sum(1), size, out=np.zeros(len(a)), where=size > 0)

@@ -21,6 +21,7 @@ class DataSet(Protocol):
     """Samples of both splits, the same ones in the same order wherever it is opened."""
 
     def size(self, split: str) -> int: ...
+    def target(self, split: str, index: int) -> int: ...
     def sample(self, split: str, index: int, loaded: Loaded) -> Sample: ...
 
 
@@ -32,6 +33,9 @@ class Zoo:
 
     def size(self, split: str) -> int:
         return self.limits.get(split) or ZOO_SIZES[split]
+
+    def target(self, split: str, index: int) -> int:
+        return int(_scene("val" if split == "validation" else "test", index, self.seed).target[0])
 
     def sample(self, split: str, index: int, loaded: Loaded) -> Sample:
         if loaded.size != (96, 96):
@@ -55,6 +59,9 @@ class Files:
 
     def size(self, split: str) -> int:
         return len(self.parts[split])
+
+    def target(self, split: str, index: int) -> int:
+        return self.parts[split][index].target
 
     def sample(self, split: str, index: int, loaded: Loaded) -> Sample:
         if self._lens is None or self._lens[0] is not loaded:

@@ -1,0 +1,64 @@
+"""A worker, whichever engine it belongs to and whatever it measures: one job in, one outcome out."""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from backplay import models
+from backplay.bench.data import DataSet, open_data
+from backplay.bench.metrics import Sample
+from backplay.bench.rows import Job, Outcome
+from backplay.bench.sources import Contender
+from backplay.errors import first_line
+
+
+class Order(Protocol):
+    """What a worker must know beside its jobs; it is small and can be sent anywhere."""
+
+    def worker(self) -> Worker: ...
+
+
+class Worker(ABC):
+    """Keeps one network and the data at hand; jobs come sorted by their network."""
+
+    def __init__(self, networks: Mapping[str, Contender], data: dict[str, Any], threads: int) -> None:
+        self.networks, self.threads = networks, threads
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.data: DataSet = open_data(data)
+        self._loaded: tuple[str, models.Loaded] | None = None
+
+    def do(self, job: Job, attempt: int = 1) -> Outcome:
+        """The outcome of a job; whatever goes wrong in it is an outcome too."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads)  # the same number everywhere: the same digits everywhere
+        try:
+            return self.measured(job, attempt)
+        except Exception as error:  # a sample that fails is reported, and the run goes on
+            return Outcome(job, error=first_line(error), worker=self.name, attempt=attempt)
+        finally:
+            torch.set_num_threads(threads)
+
+    @abstractmethod
+    def measured(self, job: Job, attempt: int) -> Outcome:
+        """What a job asks for."""
+
+    def load(self, name: str) -> models.Loaded:
+        """A network of the run; two need not be held at once."""
+        if self._loaded is None or self._loaded[0] != name:
+            self._loaded = None
+            self.forget()
+            self._loaded = name, models.load(self.networks[name].load, self.networks[name].weights)
+        return self._loaded[1]
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop what belongs to the network before, as another one is loaded."""
+
+    def sample(self, split: str, index: int, loaded: models.Loaded) -> Sample:
+        return self.data.sample(split, index, loaded)

@@ -1,0 +1,100 @@
+"""`backplay sanity run|table|figure`: the paper's experiments from their config to tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from backplay.cli.bench import put
+from backplay.cli.options import json_asked, json_option
+from backplay.cli.output import check_folder, print_json
+from backplay.errors import KeywordError
+
+_ABOUT = "the paper's randomisation experiments: run a config, show its tables, draw its figures"
+
+
+@click.group("sanity", help=f"{_ABOUT.capitalize()}.", short_help=_ABOUT)
+def command() -> None:
+    pass
+
+
+@command.command("run", help="Work off a config; rows are kept as they are computed.")
+@click.argument("config", metavar="CONFIG.yaml")
+@click.option("--out", required=True, metavar="RUN", help="The folder of the run.")
+@click.option("--resume", is_flag=True, help="Go on with the run in that folder.")
+@click.option(
+    "--engine",
+    type=click.Choice(["inline", "processes", "ray"]),
+    help="Who computes; processes if --workers is given, else inline.",
+)
+@click.option("--workers", type=int, metavar="N", help="Processes, or Ray's actors.")
+@click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster; without it Ray is started here.")
+@click.option("--zoo", is_flag=True, help="The bundled networks and pictures in place of the config's.")
+@click.option("--images", type=int, metavar="N", help="So many images of the test split.")
+@json_option
+def run_config(
+    config: str,
+    out: str,
+    resume: bool,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
+    zoo: bool,
+    images: int | None,
+) -> int:
+    from backplay.sanity import config as configs
+    from backplay.sanity import runs
+
+    if images is not None and images < 1:
+        raise KeywordError(f"--images takes 1 or more, got {images}.")
+    chosen = engine or ("processes" if workers is not None else "inline")
+    summary = runs.run(configs.load(config, zoo, images), out, chosen, workers, address, resume)
+    if json_asked():
+        print_json(vars(summary))
+    else:
+        done = f"{summary.done} samples computed, {summary.before} were there, {summary.failed} failed"
+        print(f"{done}; tables: backplay sanity table {out}, figures: backplay sanity figure {out} --out DIR")
+    return 0 if summary.failed == 0 else 3
+
+
+@command.command("table", help="The tables of a run.")
+@click.argument("run", metavar="RUN")
+@click.option("--format", "form", default="md", show_default=True, type=click.Choice(["md", "latex", "csv"]))
+@click.option("-o", "--out", metavar="FILE")
+@json_option
+def show_tables(run: str, form: str, out: str | None) -> int:
+    from backplay.sanity import tables
+
+    text = tables.write(tables.build(run), form)
+    if json_asked():
+        print_json({"format": form, "text": text})
+    else:
+        put(text, out)
+    return 0
+
+
+@command.command("figure", help="The figures of a run, as files.")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--format",
+    "forms",
+    multiple=True,
+    default=("png", "svg"),
+    show_default=True,
+    type=click.Choice(["png", "svg", "pdf"]),
+    help="May be given several times.",
+)
+@click.option("-o", "--out", required=True, metavar="DIR")
+@json_option
+def draw_figures(run: str, forms: Sequence[str], out: str) -> int:
+    from backplay.sanity import figures
+
+    target = check_folder(Path(out))
+    written = [str(path) for path in figures.save(figures.draw(run), target, list(forms))]
+    if json_asked():
+        print_json(written)
+    else:
+        print("\n".join(written))
+    return 0

@@ -1,0 +1,73 @@
+"""Networks compared with each other: do different seeds and lengths of training calculate alike?
+
+Plainly, and up to the order of hidden channels (sec:model-distance-invariances).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backplay.errors import InputError
+from backplay.network import Model, Network, read_model
+from backplay.sanity.walks import Compared, aim_of, captured, check_names, meet, network_of, played
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkDistances:
+    """All pairs of some networks of one architecture on some inputs."""
+
+    names: tuple[str, ...]
+    distance: Mapping[str, Tensor]  # game -> (n, n, B) H
+    permuted: Mapping[str, Tensor]  # game -> (n, n, B) H_perm, where it was asked for
+
+
+def network_distances(
+    networks: Mapping[str, Model],
+    x: Tensor,
+    target: Any = None,
+    *,
+    games: Sequence[str] = ("sg", "rg"),
+    permuted: bool = False,
+) -> NetworkDistances:
+    """Compare networks of one architecture on the same inputs; without a target, on the class that the first one finds.
+
+    >>> found = bp.sanity.network_distances({"learned": model, "random": bp.randomise(model)}, x)
+    >>> found.distance["sg"].mean(-1)
+
+    With `permuted` also up to a renaming of hidden channels: what is left then does not depend on their order.
+    """
+    check_names(games, ())
+    if len(networks) < 2:
+        raise InputError(f"network_distances compares two networks or more; got {len(networks)}.")
+    first = network_of(next(iter(networks.values())), x, "network_distances")
+    aim = aim_of(first, x, target)
+    all_networks = [first, *(twin_of(first, m, x) for m in list(networks.values())[1:])]
+    readouts = ["distance", *(["permuted"] if permuted else [])]
+    found = {
+        name: {game: torch.zeros(len(networks), len(networks), len(x)).double() for game in games} for name in readouts
+    }
+    for i, j in combinations(range(len(networks)), 2):
+        met = between(all_networks[i], all_networks[j], x, aim, games, readouts[1:])
+        for name in readouts:
+            for game, values in met.readout(name).items():
+                found[name][game][i, j] = found[name][game][j, i] = values
+    return NetworkDistances(names=tuple(networks), distance=found["distance"], permuted=found.get("permuted", {}))
+
+
+def twin_of(network: Network, other: Model, x: Tensor) -> Network:
+    """Another model of the same architecture on the same graph, where it has one."""
+    found = read_model(other, "network_distances")
+    module = found.model if isinstance(found, Network) else found
+    alike = [(repr(m), [(n, p.shape) for n, p in m.named_parameters()]) for m in (network.model, module)]
+    return captured(network, module, x) if alike[0] == alike[1] else network_of(other, x, "network_distances")
+
+
+def between(a: Network, b: Network, x: Tensor, aim: Any, games: Sequence[str], further: Sequence[str] = ()) -> Compared:
+    """Two networks on the same inputs."""
+    return Compared(**meet({game: (played(a, game, x, aim), played(b, game, x, aim)) for game in games}, further))

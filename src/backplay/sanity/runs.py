@@ -1,0 +1,82 @@
+"""A run of experiments from its config to its last row; rows and engines are the benchmark's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import backplay as bp
+from backplay import models
+from backplay.bench.data import open_data
+from backplay.bench.engines import start
+from backplay.bench.plan import fitting
+from backplay.bench.progress import RunProgress
+from backplay.bench.runs import NETWORKS, Summary, session_of, work_off
+from backplay.bench.sources import Contender
+from backplay.bench.store import Store, write_whole
+from backplay.errors import InputError
+from backplay.sanity.config import SanityConfig
+from backplay.sanity.plan import SPLIT, Known, jobs
+from backplay.sanity.randomise import layers
+from backplay.sanity.work import SanityOrder
+
+
+def run(
+    config: SanityConfig,
+    out: str | Path,
+    engine: str = "inline",
+    workers: int | None = None,
+    address: str | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Summary:
+    """Work off everything that the config asks for; rows go to the folder `out` as they are computed."""
+    out = Path(out)
+    summary = Summary(str(out), workers=workers or 1)
+    data = open_data(config.data)  # a wrong path is told before a folder is made
+    labels = [data.target(SPLIT, index) for index in range(data.size(SPLIT))]
+    progress = RunProgress(tell)
+    with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
+        wanted = jobs(config, _known(config, out), labels)
+        if not wanted:
+            raise InputError("the config asks for nothing: none of its steps is a step of one of its networks.")
+        machine = start(_order(config), engine, workers, address)
+        try:
+            work_off(machine, wanted, store, config.retries, progress, "experiments", summary)
+        finally:
+            progress.close()
+            machine.close()
+    return summary
+
+
+def _order(config: SanityConfig) -> SanityOrder:
+    networks = {network.name: network for network in config.networks}
+    return SanityOrder(networks, config.data, config.seed, config.threads, {t.name: t for t in config.trials})
+
+
+def _known(config: SanityConfig, out: Path) -> Known:
+    """The layers of each network and the methods that fit it, found once and kept in the folder."""
+    kept = out / NETWORKS
+    if not kept.exists():
+        found = {network.name: _asked(network, config) for network in config.networks}
+        write_whole(kept, json.dumps(found, indent=1, ensure_ascii=False).encode())
+    return json.loads(kept.read_text())
+
+
+def _asked(network: Contender, config: SanityConfig) -> dict[str, Any]:
+    loaded = models.load(network.load, network.weights)
+    captured = bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
+    fits = fitting(network, captured)
+    methods = {label: found for trial in config.trials for label, found in trial.methods.items()}
+    return {
+        "all": [layer.name for layer in layers(captured)],
+        "weights": [layer.name for layer in layers(captured, which="weights")],
+        "fits": [
+            label for label, (name, params) in methods.items() if name in fits.fits and fits.points(name, [params])
+        ],
+        "refused": {label: fits.refused[name] for label, (name, _) in methods.items() if name in fits.refused},
+    }

@@ -1,0 +1,140 @@
+"""What two walks are asked when they are compared: distances, the overlap of those that arrive, what theory says of it.
+
+`distance` is `H`, `surviving` `H_surv` (NaN where no walk arrives), `permuted` `H_perm`, an upper bound of it;
+`ordinary` is the overlap `BC_ord` at the input and `bound` what thm:rand-adf and thm:rand-routing allow it on average;
+`floor` is the `H` that the cemetery floor predicts, an estimate and no bound (rem:adf-cemetery-floor, S35).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from backplay.errors import CaptureError, KeywordError, suggestion
+from backplay.games import Play, RoutingGame, StoppingGame
+from backplay.games.game import Game
+from backplay.games.neurons import names_neurons, one_a_sample
+from backplay.network import Model, Network, capture, read_model
+from backplay.trajectory import bounds
+from backplay.trajectory.hellinger import Hellinger, hellinger
+
+GAMES: dict[str, tuple[type[Game[Any]], dict[str, Any]]] = {
+    "sg": (StoppingGame, {}),
+    "rg": (RoutingGame, {"epsilon": 0.0}),  # as in tab:double-random-hellinger
+}
+USUAL = ("distance", "surviving")
+
+Readouts = Mapping[str, Mapping[str, Tensor]]  # readout -> game -> (B,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Walks of two plays, for each game: one number for each sample."""
+
+    distance: Mapping[str, Tensor]  # game -> (B,) H
+    surviving: Mapping[str, Tensor]  # game -> (B,) H of the walks that arrive; NaN where none does
+    further: Readouts = field(default_factory=dict[str, Mapping[str, Tensor]])  # what else was asked for
+
+    def readout(self, name: str) -> Mapping[str, Tensor]:
+        """game -> (B,) any of the readouts by its name."""
+        return getattr(self, name) if name in USUAL else self.further[name]
+
+
+def meet(pairs: Mapping[str, tuple[Play, Play]], further: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a `Compared` from the two plays of each game."""
+    found: dict[str, dict[str, Tensor]] = {name: {} for name in (*USUAL, *further)}
+    for game, (a, b) in pairs.items():
+        with torch.no_grad():
+            h = hellinger(a, b)
+            for name, kept in found.items():
+                kept[game] = READOUTS[name](h)
+    return {name: found[name] for name in USUAL} | {"further": {name: found[name] for name in further}}
+
+
+def _ordinary(h: Hellinger) -> Tensor:
+    """(B,) `BC_ord`, right even where it is far below the roundings of `BC`; 0 where no walk arrives."""
+    return (h.bc_surviving * ((h.log_survival_a + h.log_survival_b) / 2).exp()).nan_to_num(0.0)
+
+
+def _bound(h: Hellinger) -> Tensor:
+    """(B,) `((1 − δ) b)^N`: `N` gates differ, the one that differs least in the share `δ`; `b` is 1 if players stop."""
+    rows = bounds.largest_row_overlap(h.a, h.b) if isinstance(h.a.game, RoutingGame) else 1.0
+    found: list[float] = []
+    for k in range(len(h.distance)):
+        shares = [float(gate.differ[k]) for gate in h.gates if float(gate.differ[k]) > 0]
+        found.append(bounds.routing_bound(min(shares), rows, len(shares)) if shares else 1.0)
+    return h.distance.new_tensor(found)
+
+
+def _floor(h: Hellinger) -> Tensor:
+    """(B,) the `H` that belongs to the measured floor of `BC`; 0 where there are no gates to close."""
+    layers = bounds.measured_floor(h.gates)
+    return (1 - layers[-1].bc).clamp(min=0).sqrt() if layers else torch.zeros_like(h.distance)
+
+
+READOUTS: dict[str, Callable[[Hellinger], Tensor]] = {
+    "distance": lambda h: h.distance,
+    "surviving": lambda h: h.surviving,
+    "permuted": lambda h: hellinger(h.a, h.b, invariant="permutation").distance,
+    "ordinary": _ordinary,
+    "bound": _bound,
+    "floor": _floor,
+}
+
+
+def check_names(games: Sequence[str], further: Sequence[str]) -> None:
+    """Refuse games and readouts that there are not."""
+    for keyword, given, known in (("games", games, list(GAMES)), ("further", further, _FURTHER)):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            hint = suggestion(unknown[0], known)
+            raise KeywordError(f"{keyword} has {unknown[0]!r}{hint}: there are {', '.join(known)}.")
+
+
+_FURTHER = [name for name in READOUTS if name not in USUAL]
+
+
+def played(network: Network, game: str, x: Tensor, target: Any) -> Play:
+    """The play of a game by its short name."""
+    kind, keywords = GAMES[game]
+    with torch.no_grad():
+        return kind(network, **keywords).play(x, target)
+
+
+def network_of(model: Model, x: Tensor, caller: str) -> Network:
+    """A captured network as it is; a module, captured on `x`."""
+    found = read_model(model, caller)
+    return found if isinstance(found, Network) else capture(found, x)
+
+
+def aim_of(network: Network, x: Tensor, target: Any) -> Any:
+    """What both sides are asked about: the target, or the class that the network finds."""
+    aim = target if names_neurons(target) else StoppingGame(network).targets(x, target)
+    if isinstance(aim, Tensor) and not aim.is_floating_point() and aim.ndim == 2 and aim.shape[1] == 1:
+        return aim[:, 0]
+    return aim
+
+
+def aim_at(aim: Any, k: int, batch: int) -> Any:
+    """The aim of one sample of a batch."""
+    return (one_a_sample(aim, batch) if names_neurons(aim) else aim)[k : k + 1]
+
+
+def captured(network: Network, twin: nn.Module, x: Tensor) -> Network:
+    """The same graph on other weights; captured anew where a sign among them makes it another graph (S5)."""
+    other = network.on(twin)
+    try:
+        other.weights()
+    except CaptureError:
+        return capture(twin, x)
+    return other
+
+
+def mixed(*parts: object) -> int:
+    """A seed out of several numbers and words: 32 bits, which is what torch's generator reads."""
+    return zlib.crc32(" ".join(map(str, parts)).encode())
