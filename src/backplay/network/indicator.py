@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_PIECE = 1 << 18  # entries
+
 
 def above(x: Tensor, bound: float) -> Tensor:
     """1 where an entry is larger, 0 elsewhere; in the dtype of `x`."""
@@ -28,6 +30,15 @@ def nonzero(x: Tensor) -> Tensor:
 def all_at_least(x: Tensor, bound: float) -> bool:
     """Whether no entry is smaller, or NaN."""
     return x.numel() == 0 or float(x.amin()) >= bound
+
+
+def all_exceed(x: Tensor, y: Tensor, factor: float) -> bool:
+    """Whether `x ≥ factor · y` everywhere, for tensors of one shape; looked at in pieces that stay in the cache."""
+    if not (x.is_contiguous() and y.is_contiguous()):
+        return all_at_least(x.sub(y, alpha=factor), 0)
+    pieces = zip(x.view(-1).split(_PIECE), y.view(-1).split(_PIECE), strict=True)
+    gap = torch.empty(min(_PIECE, x.numel()), dtype=x.dtype, device=x.device)
+    return all(all_at_least(torch.sub(a, b, alpha=factor, out=gap[: len(a)]), 0) for a, b in pieces)
 
 
 def all_nonzero(x: Tensor) -> bool:

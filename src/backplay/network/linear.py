@@ -28,6 +28,11 @@ class LinearMap(ABC):
 
     even: ClassVar[bool] = False  # whether all predecessors of an output weigh alike, so that powers of `W` cancel
 
+    @property
+    def widens(self) -> bool:
+        """Whether operands of any number of channels will do: axis 1 of the weight, `1 - weight.ndim` of theirs."""
+        return False
+
     @abstractmethod
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """`W x`, without bias."""
@@ -137,6 +142,10 @@ class Convolution(LinearMap):
     output_padding: tuple[int, ...] = ()
     groups: int = 1
 
+    @property
+    def widens(self) -> bool:
+        return self.groups == 1 and not self.transposed
+
     def _geometry(self, dims: int) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
         def full(v: tuple[int, ...], default: int) -> list[int]:
             values = v if v else (default,)
@@ -200,6 +209,10 @@ class Convolution(LinearMap):
 @dataclass(frozen=True)
 class Dense(LinearMap):
     """`aten.linear`: the weight is (out, in) and acts on the last dimension."""
+
+    @property
+    def widens(self) -> bool:
+        return True
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return torch.nn.functional.linear(x, weight)

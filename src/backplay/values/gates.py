@@ -28,7 +28,7 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
     if form.name in _PIECEWISE:
         return FACTORS[form.name](z, form.options)
     if form.name in FACTORS:
-        return FACTORS[form.name](z, form.options).clamp_(0, 1)
+        return _probable(form, z)
     if form.name == "factor":
         return _own_factor(node, scope, form, lambda: derivative(lambda a: node.on(a, scope), z))
     if form.name in ("hardtanh", "clamp"):
@@ -42,10 +42,15 @@ def routing_probability(node: Gate, scope: Scope, form: Form) -> Tensor:
     """`c(z)` of a gate in the Routing Game."""
     z = scope[node.operand]
     if form.name in FACTORS:
-        return FACTORS[form.name](z, form.options).clamp_(0, 1)
+        return _probable(form, z)
     if form.name == "factor":
         return _own_factor(node, scope, form, lambda: nonzero(scope[node]))
     return nonzero(scope[node])
+
+
+def _probable(form: Form, z: Tensor) -> Tensor:
+    factor = FACTORS[form.name](z, form.options)
+    return factor if form.name in ("relu", "silu") else factor.clamp_(0, 1)
 
 
 def _own_factor(node: Gate, scope: Scope, form: Form, outside: Callable[[], Tensor]) -> Tensor:
