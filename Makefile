@@ -22,7 +22,7 @@ help:
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
 	@echo "make bench   speed and memory beside one gradient and the peers, into benchmarks/results (20 minutes)"
-	@echo "             ONLY=games,peers,growth,memory,capture and NETWORKS=vgg16,… choose; RESUME=1 goes on"
+	@echo "             ONLY=games,peers,growth,memory,capture and NETWORKS=vgg16,… choose; MINUTES=20 ends it; RESUME=1 goes on"
 	@echo "make clean   remove the environment and everything generated"
 
 demo: $(VENV)/.view
@@ -57,7 +57,7 @@ types: $(VENV)/.dev
 # Alone on its machine: ratios bear a busy one, seconds do not.
 bench: $(VENV)/.dev
 	$(PY) benchmarks/suite.py $(if $(ONLY),--only $(ONLY)) $(if $(NETWORKS),--networks $(NETWORKS)) \
-	  $(if $(RESUME),--resume)
+	  $(if $(RESUME),--resume) $(if $(MINUTES),--minutes $(MINUTES))
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis

@@ -41,10 +41,10 @@ class Board:
 
 def _maps(asked: Subject, board: Board) -> dict[str, Timed]:
     """Forward, gradient and the four maps. What is prepared is the same for every batch: one sample prepares it."""
-    one, given = asked.of(1), asked.given
+    one, given, least = asked.of(1), asked.given, 5 if len(asked.x) == 1 else 2
 
     def timed(game: bp.StoppingGame | bp.RoutingGame) -> Timed:
-        return Timed(lambda: game.attribute(given, 0), warm=lambda: game.attribute(one.given, 0))
+        return Timed(lambda: game.attribute(given, 0), warm=lambda: game.attribute(one.given, 0), least=least)
 
     return {
         "forward": Timed(lambda: forward(asked), warm=lambda: forward(one)),
@@ -73,10 +73,12 @@ def _single(name: str) -> dict[str, Timed]:
 
 
 def _more(asked: Subject, board: Board) -> dict[str, Timed]:
-    average = bp.Reynolds(board.anchor, n=DRAWS, progress=False)
+    average, single = (bp.Reynolds(board.anchor, n=n, progress=False) for n in (DRAWS, 1))
     play = board.anchor.play(asked.given, 0)
     return {
-        "Reynolds, a draw": Timed(lambda: average.attribute(asked.x, 0), parts=DRAWS),
+        "Reynolds, a draw": Timed(
+            lambda: average.attribute(asked.x, 0), warm=lambda: single.attribute(asked.x, 0), parts=DRAWS
+        ),
         f"sample({WALKS})": Timed(lambda: play.sample(WALKS)),
         "certify": Timed(lambda: bp.certify(play)),
     }
@@ -89,9 +91,12 @@ def _temperatures(asked: Subject) -> dict[str, Timed]:
         for tau in TAUS:
             games.replace(tau=tau).attribute(asked.given, 0)
 
+    def prepare() -> None:  # nothing but the weights at τ = 1 is ready when a sweep begins
+        games.attribute(asked.given, 0)
+
     return {
-        "sweep of six τ": Timed(lambda: bp.sweep(games, asked.given, 0, tau=TAUS)),
-        "six maps, one for each τ": Timed(one_by_one),
+        "sweep of six τ": Timed(lambda: bp.sweep(games, asked.given, 0, tau=TAUS), warm=prepare),
+        "six maps, one for each τ": Timed(one_by_one, warm=prepare),
     }
 
 

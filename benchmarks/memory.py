@@ -21,7 +21,7 @@ from cases import Case
 from networks import subject
 from rounds import Pace, Row, Say
 
-WHAT = ("gradient", "Stopping map", "Routing anchor", "τ = 0.5")
+WHAT = ("gradient", "Stopping map", "Routing anchor")
 FIRST, WORKING, PREPARED, PARAMETERS = "first MB", "working MB", "prepared MB", "parameters MB"
 
 
@@ -91,8 +91,7 @@ def weigh(name: str, batch: int, what: str) -> dict[str, float]:
         import backplay as bp
 
         network = bp.capture(asked.model, asked.given)
-        tau = 0.5 if what == "τ = 0.5" else 1.0
-        game = bp.StoppingGame(network) if what == "Stopping map" else bp.RoutingGame(network, tau=tau)
+        game = bp.StoppingGame(network) if what == "Stopping map" else bp.RoutingGame(network)
         call = lambda: game.attribute(asked.given, 0)  # noqa: E731
     with Peak() as first:
         call()

@@ -15,21 +15,20 @@ MOST = 15  # rounds; more tell nothing new
 class Pace:
     """How long a row is measured: until its calls have taken `seconds` together, but `least` times where that is cheap.
 
-    A call that takes longer than `seconds` alone is repeated once, one that takes twice as long not at all.
+    A call of more than half of `seconds` is made three times at least, a longer one twice, one of twice `seconds` once.
     """
 
-    seconds: float = 4.0
+    seconds: float = 1.5
     least: int = 5
 
-    def goes_on(self, times: list[float]) -> bool:
-        """Whether a row with these times is called once more."""
+    def goes_on(self, times: list[float], least: int = 1) -> bool:
+        """Whether a row with these times is called once more; `least` is the row's own wish."""
         if not times:
             return True
-        longest = max(times)
-        least = self.least if longest < self.seconds / 2 else 3 if longest < self.seconds else 2
-        if longest >= 2 * self.seconds:
-            least = 1
-        return len(times) < least or (sum(times) < self.seconds and len(times) < MOST)
+        longest = max(times) / self.seconds if self.seconds else MOST
+        usual = self.least if longest < 0.5 else 3 if longest < 1 else 2 if longest < 2 else 1
+        wanted = max(usual, min(least, self.least))
+        return len(times) < wanted or (sum(times) < self.seconds and len(times) < MOST)
 
 
 @dataclass
@@ -55,6 +54,7 @@ class Timed:
     call: Call
     warm: Call | None = None  # None: the call itself
     parts: int = 1  # equal parts that one call does, each stated alone: draws of an average
+    least: int = 1  # rounds that it takes part in, however long it takes: for what has a bar to meet
     against: int = 1  # references that stand for one call: a distance is weighed against a pair of gradients
     why: str | None = None  # what a reader has to know of its figure
 
@@ -83,7 +83,7 @@ def measure(calls: Mapping[str, Timed], reference: str, pace: Pace, say: Say) ->
             rows[name].why = in_words(error)
     taken: dict[str, list[int]] = {name: [] for name in running}  # the rounds that each took part in
     for k in range(MOST):
-        chosen = [name for name in running if name != reference and pace.goes_on(rows[name].times)]
+        chosen = [name for name in running if name != reference and pace.goes_on(rows[name].times, running[name].least)]
         if not chosen and not (pace.goes_on(rows[reference].times) and k < pace.least):
             break
         say(f"round {k + 1}, {len(chosen)} of {len(calls) - 1}")

@@ -47,6 +47,9 @@ def main() -> int:
             if options.resume and store.has(case):
                 _say(f"{place}: there already\n")
                 continue
+            if time.monotonic() - begin > 60 * options.minutes:
+                _say(f"{place}: left out, the time is over; --resume goes on here\n")
+                break
             started = time.monotonic()
             rows = _run(case, options.pace, place)
             store.put(case, rows, time.monotonic() - started)
@@ -69,7 +72,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=_words, default=list(SECTIONS), help=f"sections: {', '.join(SECTIONS)}")
     parser.add_argument("--networks", type=_words, default=[], help="e.g. vgg16,vit-b/16,bert; all by default")
     parser.add_argument("--small", action="store_true", help="tiny networks and few repeats: does the suite work?")
-    parser.add_argument("--seconds", type=float, help="for each row; 4 by default. Cheap rows are repeated more often")
+    parser.add_argument(
+        "--seconds", type=float, default=1.5, help="for each row, 1.5 by default; rows with a bar take longer"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="begin no case after so many; --resume goes on"
+    )
     parser.add_argument("--out", type=Path, help="a folder; benchmarks/results by default, out/bench with --small")
     parser.add_argument("--resume", action="store_true", help="leave out what was measured on this commit")
     parser.add_argument("--json", action="store_true", help="print all results as JSON")
@@ -79,15 +87,16 @@ def _options() -> argparse.Namespace:
     if unknown := [name for name in options.networks if not any(_is(name, known) for known in [*SOURCES, "ResNet"])]:
         parser.error(f"no network {', '.join(unknown)}; there are {', '.join(SOURCES)}")
     options.out = options.out or ROOT / ("out/bench" if options.small else "benchmarks/results")
-    options.pace = Pace(0.0, 1) if options.small else Pace(4.0 if options.seconds is None else options.seconds)
+    options.pace = Pace(0.0, 1) if options.small else Pace(options.seconds)
     return options
 
 
 def _chosen(options: argparse.Namespace) -> list[Case]:
-    """The cases of a run, in the order of the sections."""
+    """The cases of a run in the order of the sections; batches of games and peers, which take longest, come last."""
     every = [case for name, cases in SECTIONS.items() if name in options.only for case in cases(options.small)]
     wanted = options.networks
-    return [case for case in every if not wanted or any(_is(name, case.network) for name in wanted)]
+    chosen = [case for case in every if not wanted or any(_is(name, case.network) for name in wanted)]
+    return sorted(chosen, key=lambda case: case.section in ("games", "peers") and case.size > 1)
 
 
 def _words(text: str) -> list[str]:

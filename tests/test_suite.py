@@ -34,7 +34,7 @@ def test_calls_are_interleaved(rounds):
         return rounds.Timed(lambda: order.append(name) or seconds)
 
     calls = {"gradient": taking("g", 0.5), "map": taking("m", 1.0), "sweep": taking("s", 10.0)}
-    rows = rounds.measure(calls, "gradient", rounds.Pace(4.0, least=5), silently)
+    rows = rounds.measure(calls, "gradient", rounds.Pace(4.0), silently)
     assert "".join(order) == "gms" + "gms" + 4 * "gm"
     assert [len(row.times) for row in rows] == [5, 5, 1]
     assert [row.ratio for row in rows] == [1.0, 2.0, 20.0] and rows[2].first == 10.0
@@ -45,7 +45,7 @@ def test_a_ratio_rests_on_common_rounds(rounds):
     speeds = itertools.chain([1, 1, 1], itertools.repeat(4))
     taking = {"gradient": lambda: next(speeds), "slow": lambda: 5.0, "quick": lambda: 0.1}
     calls = {name: rounds.Timed(call) for name, call in taking.items()}
-    rows = {row.what: row for row in rounds.measure(calls, "gradient", rounds.Pace(4.0, least=5), silently)}
+    rows = {row.what: row for row in rounds.measure(calls, "gradient", rounds.Pace(4.0), silently)}
     assert len(rows["slow"].times) == 2 and rows["slow"].ratio == 5.0
     assert len(rows["quick"].times) > 5 and rows["quick"].ratio == pytest.approx(0.1 / 4)
 
