@@ -1,5 +1,6 @@
 """Bars: what the project promises of its speed, beside what was measured. They inform; nothing fails on a time."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +66,10 @@ def _growth(cases: Cases) -> Iterator[Bar]:
 
 def _memory(cases: Cases) -> Iterator[Bar]:
     for name in LARGE:
+        for what, batch in itertools.product(("Stopping map", "Routing anchor"), (1, 8)):
+            promise = f"{what}: working memory beside the gradient's, batch {batch}"
+            yield Bar(promise, name, 1.0, _figure(cases, f"memory: {name}, batch {batch}", what))
         key = f"memory: {name}, batch 1"
-        for what in ("Stopping map", "Routing anchor"):
-            yield Bar(f"{what}: working memory beside the gradient's", name, 1.0, _figure(cases, key, what))
         prepared, own = (_figure(cases, key, "Routing anchor", f) for f in ("prepared MB", "parameters MB"))
         yield Bar("prepared weights beside the parameters", name, 2.0, prepared / own if prepared and own else None)
 

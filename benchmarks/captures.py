@@ -29,7 +29,7 @@ def _case(name: str) -> Case:
 
         calls = {
             "torch.export": Timed(lambda: export(asked), warm=lambda: export(tiny)),
-            "capture": Timed(capture, warm=lambda: bp.capture(tiny.model, tiny.given)),
+            "capture": Timed(capture, warm=lambda: bp.capture(tiny.model, tiny.given), least=2),
         }
         rows = measure(calls, "torch.export", pace, say)
         taken = rows[1].seconds

@@ -41,7 +41,7 @@ class Board:
 
 def _maps(asked: Subject, board: Board) -> dict[str, Timed]:
     """Forward, gradient and the four maps. What is prepared is the same for every batch: one sample prepares it."""
-    one, given, least = asked.of(1), asked.given, 5 if len(asked.x) == 1 else 2
+    one, given, least = asked.of(1), asked.given, 5 if len(asked.x) == 1 else 1
 
     def timed(game: bp.StoppingGame | bp.RoutingGame) -> Timed:
         return Timed(lambda: game.attribute(given, 0), warm=lambda: game.attribute(one.given, 0), least=least)

@@ -56,7 +56,7 @@ def _calls(asked: Subject, network: bp.Network) -> dict[str, Timed]:
     one = asked.of(1)
 
     def timed(game: bp.StoppingGame | bp.RoutingGame) -> Timed:
-        return Timed(lambda: game.attribute(asked.given, 0), warm=lambda: game.attribute(one.given, 0), least=2)
+        return Timed(lambda: game.attribute(asked.given, 0), warm=lambda: game.attribute(one.given, 0))
 
     return {
         "gradient": Timed(asked.gradient, warm=one.gradient),

@@ -28,7 +28,8 @@ FIRST, WORKING, PREPARED, PARAMETERS = "first MB", "working MB", "prepared MB", 
 def cases(small: bool) -> list[Case]:
     if small:
         return [_case("tiny CNN", WHAT[:2], 1)]
-    return [_case(name, WHAT, 1) for name in ("VGG-16", "ResNet-50", "ViT-B/16")]
+    singles = [_case(name, WHAT, 1) for name in ("VGG-16", "ResNet-50", "ViT-B/16")]
+    return [*singles, *(_case(name, WHAT, 8) for name in ("VGG-16", "ResNet-50"))]
 
 
 def _case(name: str, chosen: tuple[str, ...], batch: int) -> Case:

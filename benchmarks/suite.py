@@ -92,11 +92,11 @@ def _options() -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[Case]:
-    """The cases of a run in the order of the sections; batches of games and peers, which take longest, come last."""
+    """The cases of a run in the order of the sections; what takes longest, batches, comes last."""
     every = [case for name, cases in SECTIONS.items() if name in options.only for case in cases(options.small)]
     wanted = options.networks
     chosen = [case for case in every if not wanted or any(_is(name, case.network) for name in wanted)]
-    return sorted(chosen, key=lambda case: case.section in ("games", "peers") and case.size > 1)
+    return sorted(chosen, key=lambda case: case.section in ("games", "peers", "memory") and case.size > 1)
 
 
 def _words(text: str) -> list[str]:

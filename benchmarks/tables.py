@@ -80,7 +80,7 @@ def _memory(cases: list[dict[str, Any]]) -> Iterator[str]:
     yield "one's peak above what was held before it.\n"
     figures = ("first MB", "working MB", "prepared MB", "parameters MB")
     lines = [
-        [c["network"], r["what"], *(f"{r[figure]:.0f}" for figure in figures), _ratio(r)]
+        [f"{c['network']}, batch {c['batch']}", r["what"], *(f"{r[figure]:.0f}" for figure in figures), _ratio(r)]
         for c in cases
         for r in c["rows"]
         if "first MB" in r
