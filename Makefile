@@ -11,7 +11,7 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check
 TORCH := torch==2.13.0
 TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 
-.PHONY: help demo check test fuzz references lint types bench clean
+.PHONY: help demo check test fuzz references theory lint types bench clean
 
 help:
 	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
@@ -19,6 +19,7 @@ help:
 	@echo "make test    run all tests"
 	@echo "make fuzz    N random networks (N=1000, START=0) against dense references; SEED=… shows one"
 	@echo "make references   the kept maps of whole networks again, which tests compare with"
+	@echo "make theory  docs/theory.md again: from every label of the paper to code and tests"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
 	@echo "make bench   speed and memory beside one gradient and the peers, into benchmarks/results (20 minutes)"
@@ -46,6 +47,10 @@ fuzz: $(VENV)/.dev
 # Only after a change of what makes them; until then tests make them anew, which takes minutes.
 references: $(VENV)/.dev
 	OMP_NUM_THREADS=1 PYTHONPATH=tests:tests/helpers $(PY) -m references
+
+# After a change of docstrings, tests or docs/theory.toml that name labels of the paper.
+theory: $(VENV)/.dev
+	$(PY) docs/make_theory.py
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from torch import nn
 from torch.fx import config as tracing
 
 import backplay as bp
+from backplay.kernels.contributions import Together
+from backplay.network.linear import Dense
 from refusals import refused
 
 F64 = torch.float64
@@ -30,6 +33,14 @@ def image_net():
 
 def x(batch=2):
     return torch.randn(batch, 4, dtype=F64)
+
+
+def test_what_a_part_cannot_do_is_a_refusal_too():
+    """Every error of the package is a `BackplayError`, those for who writes kernels and maps of their own included."""
+    refused(lambda: Dense().row_weight(x()), "Dense", "differ in weight", kind=RuntimeError)
+    refused(lambda: Together([]).factors(1), "two plays", kind=RuntimeError)
+    for path in Path(bp.__file__).parent.rglob("*.py"):
+        assert "NotImplementedError" not in path.read_text(), path.name
 
 
 # capture -------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from backplay.games import (
     preset,
     sweep,
 )
+from backplay.games.robustness import Robustness, robustness
 from backplay.methods import Explainer, MethodInfo, explain, methods
 from backplay.network import Network, Node, capture
 from backplay.symmetry import transforms
@@ -47,6 +48,7 @@ __all__ = [
     "Play",
     "Preset",
     "Reynolds",
+    "Robustness",
     "RoutingGame",
     "StoppingGame",
     "bounds",
@@ -61,6 +63,7 @@ __all__ = [
     "preset",
     "presets",
     "randomise",
+    "robustness",
     "sanity",
     "sweep",
     "text",

@@ -60,14 +60,19 @@ def place(node: Located) -> str:
     return f"{node.operator or 'the input'} {inside}{named}"
 
 
+def current_call() -> object | None:
+    """The public call that this thread is in, something else for every call; None outside of all of them."""
+    return getattr(_inside, "call", None)
+
+
 def entry(function: Callable[P, R]) -> Callable[P, R]:
     """A public function: autocast is off inside, and errors that no check foresaw come out as `UnforeseenError`."""
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        if getattr(_inside, "yes", False):  # the outermost call is the one that the caller knows
+        if current_call() is not None:  # the outermost call is the one that the caller knows
             return function(*args, **kwargs)
-        _inside.yes = True
+        _inside.call = object()
         try:
             with _without_autocast():
                 return function(*args, **kwargs)
@@ -79,7 +84,7 @@ def entry(function: Callable[P, R]) -> Callable[P, R]:
                 raise  # Python's own: called with arguments that the signature does not have
             raise UnforeseenError(_unforeseen(function.__name__, error)) from error
         finally:
-            _inside.yes = False
+            _inside.call = None
 
     return guarded
 

@@ -158,6 +158,7 @@ def test_voc_masks_are_of_one_class(voc):
 
 
 def test_voc_split_is_always_the_same(voc):
+    """app:voc-cross-data-split."""
     first, second = open_data(voc), open_data(voc | {"root": voc["root"] + "/VOCdevkit/VOC2012"})
     assert [e.name for e in entries_of(first)] == [e.name for e in entries_of(second)]
 

@@ -1,4 +1,4 @@
-"""Every metric against a number that can be worked out on paper."""
+"""Every metric (app:metrics, tab:metric-configs) against a number that can be worked out on paper."""
 
 import warnings
 

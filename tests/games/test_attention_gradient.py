@@ -296,7 +296,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_spelled_out(name):
-    """S3 normal forms: gates, statistics and weights spelled out in primitives are detached where S9 says so."""
+    """S3, app:dave-conditioned: gates, statistics and weights spelled out in primitives are detached as S9 says."""
     model = Spelled(LAYERS[name]()).double().eval()
     x = torch.randn(2, 4, 8, dtype=F64)
 

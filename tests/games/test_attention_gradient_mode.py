@@ -1,4 +1,4 @@
-"""`attention="gradient"` (S25, ablation A1): through autograd of the block, everything around it by the game."""
+"""`attention="gradient"` (S25, app:abl-gradient-fallback): through autograd of the block, all around it by the game."""
 
 import numpy as np
 import pytest

@@ -93,7 +93,7 @@ def gradient(model, x, target):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name):
-    """S9 on torchvision's networks with random weights, float64, 1e-10 of the largest entry; and they are healthy."""
+    """S9, thm:gradient on torchvision's networks, random weights, float64, 1e-10 of the largest entry; all healthy."""
     model = lively(family(name), side(name))
     x = photo(2, side(name))
     target = model(x).argmax(1)

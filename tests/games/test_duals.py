@@ -53,7 +53,12 @@ def entropy(pi):
 @pytest.mark.parametrize("game", [bp.RoutingGame, bp.StoppingGame])
 @pytest.mark.parametrize("noise", [0.4, 1.0, 2.5])
 def test_probit_dual(game, noise):
-    """lem:noisy-gate-dual, eq:noisy-gate-weighted: `argmax π z + s φ(Φ⁻¹(π)) = Φ(z/s)`, optimum `E max(z + s ε, 0)`."""
+    """lem:noisy-gate-dual, eq:noisy-gate-weighted: `argmax π z + s φ(Φ⁻¹(π)) = Φ(z/s)`, optimum `E max(z + s ε, 0)`.
+
+    eq:noisy-gate-regulariser, eq:noisy-gate-objective, eq:noisy-gate-optimum and, at s = 1, eq:noisy-gate-defn. The
+    regulariser's slope is `−Φ⁻¹(π)` (eq:noisy-gate-deriv), and the policy is how often a player who perceives `z + s ε`
+    finds it positive (rem:noisy-gate-perception, eq:noisy-gate-marginal).
+    """
     model, x = hand.mlp(5, 8, 3), torch.randn(2, 5, dtype=torch.float64)
     z = model[0](x).detach()
 
@@ -66,11 +71,20 @@ def test_probit_dual(game, noise):
     assert_near(found, best)
     smooth, _ = hand.each(lambda a: a, hand.numbers(z), np.full(z.shape, noise**2), low=0.0)
     assert_near(objective(found), smooth, 1e-9)
+    inner = found.clone().requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad((objective(inner) - inner * z).sum(), inner)
+    assert_near(slope, -noise * torch.special.ndtri(found), 1e-9)
+    perceived, _ = hand.each(np.ones_like, hand.numbers(z), np.full(z.shape, noise**2), low=0.0)
+    assert_near(found, perceived, 1e-9)
 
 
 @pytest.mark.parametrize("theta", [0.2, 1.0, 3.0])
 def test_gibbs_gate(theta):
-    """eq:softplus-soft-bellman: `argmax ν z + θ H(ν) = sigmoid(z/θ)`, the optimum is what the gate shows."""
+    """eq:softplus-soft-bellman: `argmax ν z + θ H(ν) = sigmoid(z/θ)`, the optimum is what the gate shows.
+
+    eq:softplus-policy, eq:softplus-soft-value.
+    """
     model, x = hand.mlp(5, 8, 3), torch.randn(2, 5, dtype=torch.float64)
     z = model[0](x).detach()
 
@@ -85,7 +99,11 @@ def test_gibbs_gate(theta):
 @pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
 def test_entropy_dual_of_a_stream(tau, epsilon):
-    """eq:legendre-fenchel-app with payoffs `log c_i` and `log ε` at temperature τ: the policy of each stream state."""
+    """eq:legendre-fenchel-app with payoffs `log c_i` and `log ε` at temperature τ: the policy of each stream state.
+
+    eq:optimal-linear is what is maximised, eq:gibbs-policy and eq:routing-spne-linear what is found,
+    eq:routing-linear-value what it is worth.
+    """
     model, x = hand.mlp(4, 5, 2), torch.randn(1, 4, dtype=torch.float64)
     play = bp.RoutingGame(alike(model, x), tau=tau, epsilon=epsilon).play(x, 0)
     kept, switched = play.policy("0", (0, 2))["input"]
@@ -109,7 +127,11 @@ def test_entropy_dual_of_a_stream(tau, epsilon):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_kl_dual_of_the_keys(fused):
-    """lem:kl-legendre-fenchel, prop:attn-value-policy: keys maximise `E_π log ṽ − KL(π‖A)` on each stream."""
+    """lem:kl-legendre-fenchel, prop:attn-value-policy: keys maximise `E_π log ṽ − KL(π‖A)` on each stream.
+
+    eq:kl-lf-objective, eq:attn-value-routing are what is maximised, eq:kl-lf-optimizer, eq:attn-value-policy and
+    eq:attn-branch-policy what is found; it is worth `log Z^σ` (eq:kl-lf-linearized, eq:attn-z-def).
+    """
     model, x = hand.attention(fused), torch.randn(1, 3, 3, dtype=torch.float64)
     play = bp.RoutingGame(alike(model, x), epsilon=0.0).play(x, 0)
     (node,) = [n for n in play.network.nodes if tuple(n.shape[1:]) == (2, 3, 2) and n.kind == "mix"]
@@ -133,7 +155,7 @@ def test_kl_dual_of_the_keys(fused):
 
 
 def test_oracle_dual():
-    """prop:attn-qk-oracle: the oracle's row maximises `Σ π e + H(π)`."""
+    """prop:attn-qk-oracle, eq:attn-qk-oracle, eq:attn-qk-policy: the oracle's row maximises `Σ π e + H(π)`."""
     model, x = hand.attention(False), torch.randn(1, 3, 3, dtype=torch.float64)
     play = bp.RoutingGame(alike(model, x)).play(x, 0)
     (node,) = [n for n in play.network.nodes if tuple(n.shape[1:]) == (2, 3, 2) and n.kind == "mix"]

@@ -73,14 +73,21 @@ def both_games(data, dag):
 @examples(30)
 @given(st.data())
 def test_dense_networks(data):
-    """S6-S8, S12-S18 on fully connected networks: thm:deriv-occ and thm:ab-recovery state by state."""
+    """S6-S8, S12-S18 on fully connected networks: thm:deriv-occ and thm:ab-recovery state by state.
+
+    Every trajectory with its probability and its discounts: def:adf-game-states, def:occupation, eq:attribution,
+    eq:routing-edge-discount, eq:routing-discount, eq:routing-Gamma-pair.
+    """
     both_games(data, data.draw(strategies.dense_dags()))
 
 
 @examples(30)
 @given(st.data())
 def test_convolutional_networks(data):
-    """The same on convolutions with padding and stride, pools, batch norm folded or not (S4), residual sums."""
+    """The same on convolutions with padding and stride, pools, batch norm folded or not (S4), residual sums.
+
+    def:addition-subgame, def:routing-addition, def:maxpool-subgame, def:routing-maxpool.
+    """
     both_games(data, data.draw(strategies.conv_dags()))
 
 

@@ -34,7 +34,7 @@ def zennit_relevance(model, x, target, alpha, beta, epsilon):
 @pytest.mark.parametrize("alpha, beta", [(2.0, 1.0), (1.0, 0.0), (1.5, 0.5)])
 @pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 0.25])
 def test_zennit_on_small_vgg(alpha, beta, epsilon):
-    """S14 in float64: zennit's stabiliser stands where ε stands in eq:lrp-eps-recursion."""
+    """S14, thm:lrp-recovery, eq:lrp-recovery: zennit's stabiliser stands where ε stands in eq:lrp-eps-recursion."""
     model, x, target = small_vgg(), photo(3, 24), [3, 0, 9]
     expected = zennit_relevance(model, x, target, alpha, beta, epsilon)
     found = bp.RoutingGame(alike(model, x), alpha=alpha, beta=beta, epsilon=epsilon).attribute(x, target)
@@ -57,7 +57,7 @@ def test_zennit_on_vgg16():
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-6, 0.5])
 def test_loop_over_neurons(epsilon):
-    """eq:lrp-eps-recursion at every layer of an MLP with biases: the bias is in no denominator (S15)."""
+    """eq:lrp-eps-recursion, eq:lrp-eps-recovery at every layer of an MLP; the bias is in no denominator (S15)."""
     model = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3)).double()
     x = torch.randn(1, 6, dtype=torch.float64)
     relevance = matrices.lrp(mlp_layers(model), x[0].numpy(), 1, epsilon=epsilon)
@@ -69,6 +69,26 @@ def test_loop_over_neurons(epsilon):
         occupation = play.occupation(path)
         signed = unscaled(occupation.difference, occupation.difference_log_scale) * logit
         assert_near(signed, expected[None], what=f"Γ times the logit at {path}")
+
+
+def test_both_players():
+    """eq:routing-per-state-recursion: a player has `α π₊` of its own mass above and `β π₋` of the other's."""
+    epsilon, alpha, beta = 0.25, 1.5, 0.5
+    model = nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    x = torch.randn(1, 6, dtype=torch.float64)
+    play = bp.RoutingGame(alike(model, x), epsilon=epsilon, alpha=alpha, beta=beta).play(x, 1)
+
+    def visits(name):
+        found = play.occupation(name)
+        return [unscaled(v, found.log_scale)[0] for v in (found.plus, found.minus)]
+
+    for above, layer, below in (("4", 4, "3"), ("2", 2, "1"), ("0", 0, "input")):
+        c = model[layer].weight.detach().numpy() * model[:layer](x).detach().numpy()
+        up, down = (part / (part.sum(1, keepdims=True) + epsilon) for part in (np.maximum(c, 0), np.maximum(-c, 0)))
+        (plus, minus), found = visits(above), visits(below)
+        assert_near(found[0], alpha * up.T @ plus + beta * down.T @ minus, what=f"+ at {below}")
+        assert_near(found[1], alpha * up.T @ minus + beta * down.T @ plus, what=f"− at {below}")
+    assert found[1].max() > 1e-3
 
 
 def toy(first_weight=2.0):

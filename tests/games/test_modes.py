@@ -1,4 +1,4 @@
-"""Modes together: a keyword that is accepted acts; a pair that cannot act together is refused, never dropped."""
+"""Modes together (sec:modes): a keyword that is accepted acts; a pair that cannot act is refused, never dropped."""
 
 import pytest
 import torch

@@ -171,3 +171,87 @@ def test_indices_of_numpy():
     game = bp.StoppingGame(model)
     found, expected = (game.attribute(x, ("1", index)) for index in (np.unravel_index(4, (6,)), 4))
     torch.testing.assert_close(found, expected)
+
+
+class Gated(nn.Module):
+    """A GELU layer, a second linear layer around which it skips, a gate behind the sum, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.gate, self.second = nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6)
+        self.relu, self.head = nn.ReLU(), nn.Linear(6, 2)
+
+    def forward(self, x):
+        h = self.gate(self.first(x))
+        return self.head(self.relu(self.second(h) + h))
+
+
+@functools.cache
+def gated():
+    torch.manual_seed(6)
+    model = Gated().double().eval()
+    with torch.no_grad():  # every neuron has input of each sign, so that rows have one support
+        model.first.weight.abs_().mul_(torch.tensor([1.0, -1, 1, -1]))
+        model.second.weight.abs_().mul_(torch.tensor([1.0, -1, 1, -1, 1, -1]))
+    return model, torch.randn(2, 4, dtype=F64, generator=torch.Generator().manual_seed(8))
+
+
+def continues(play, name, k):
+    """(B,) the probability of going on at a gate."""
+    return play.policy(name)[:, k]
+
+
+@pytest.mark.parametrize("make", GAMES)
+def test_two_neurons_behind_a_gate(make):
+    """S27, S28: the gate's own choice, then the rows of the two pre-activations, which are compared by themselves."""
+    model, x = gated()
+    game = make(model)
+    at = {name: [game.play(x, (name, k)) for k in (1, 4)] for name in ("first", "gate")}
+    below, h = bp.hellinger(*at["first"]), bp.hellinger(*at["gate"])
+    c, d = (continues(game.play(x, 0), "gate", k) for k in (1, 4))
+    assert bool((below.bc > 0.1).all()) and bool((c * d > 0).all())
+    ended = ((1 - c) * (1 - d)).sqrt()
+    assert_near(h.bc, (c * d).sqrt() * below.bc + ended, what="BC")
+    assert_near(h.cemetery_overlap, (c * d).sqrt() * below.cemetery_overlap + ended, what="†")
+    assert_near(h.disagreement.sum(1), by_hand(h), what="h² at the input")
+    assert_near(h.bc_forward(), h.bc, what="forward")
+    expected = c * (c / d).log() + (1 - c) * ((1 - c) / (1 - d)).log() + c * below.kl
+    assert_near(h.kl, expected, what="KL")
+    check_growth(h)
+
+
+@pytest.mark.parametrize("make", GAMES)
+def test_two_neurons_of_a_sum(make):
+    """S27, S28: half of each walk takes the branch and half the skip connection; both halves overlap.
+
+    The skip leads to the gate of the same neuron, which other walks come to as well.
+    """
+    model, x = gated()
+    game, (node,) = make(model), [n for n in bp.capture(model, x).nodes if n.kind == "sum"]
+    at = {name: [game.play(x, (name, k)) for k in (1, 4)] for name in ("second", "gate", node.name)}
+    branch, skip, h = (bp.hellinger(*at[name]) for name in ("second", "gate", node.name))
+    assert bool((branch.bc > 0.1).all()) and bool((skip.bc > 0.1).all())
+    for name in ("bc", "cemetery_overlap", "kl"):
+        assert_near(getattr(h, name), (getattr(branch, name) + getattr(skip, name)) / 2, what=name)
+    assert_near(h.bc_forward(), h.bc, what="forward")
+    behind = bp.hellinger(*(game.play(x, ("relu", k)) for k in (1, 4)))
+    c, d = (continues(game.play(x, 0), "relu", k) for k in (1, 4))
+    assert_near(behind.bc, (c * d).sqrt() * h.bc + ((1 - c) * (1 - d)).sqrt(), what="behind its ReLU")
+    check_growth(h)
+    check_growth(behind)
+    assert bool((h.surviving < 1).all())
+
+
+def by_hand(h):
+    """(B,) what of `H²` lies at the input: all but the disagreement in †."""
+    ends = (h.a.cemetery + h.b.cemetery) / 2 - h.cemetery_overlap
+    return h.distance.square() - ends
+
+
+def check_growth(h):
+    """S31: the prefix overlap never grows, ends at BC, and its parts add up."""
+    curve = torch.stack([bc for _, bc in h.by_layer])
+    assert bool((curve.diff(dim=0) <= 1e-12).all())
+    assert_near(curve[-1], h.bc, what="the last layer")
+    for layer in h.growth:
+        assert_near(layer.ordinary + layer.cemetery + layer.constant, layer.bc)

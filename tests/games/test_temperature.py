@@ -1,4 +1,4 @@
-"""Temperatures (S13, S37): every τ finite, equal to a log-space reference, and float32 near float64."""
+"""Temperatures (app:routing-temp, S13, S37): every τ finite, equal to a log-space reference, float32 near float64."""
 
 import copy
 

@@ -98,7 +98,7 @@ def test_composites(name):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", NAMES)
 def test_queries_and_keys_are_oracles(name, attention):
-    """S3, S23: query, key and softmax are of kind oracle, in either spelling."""
+    """S3, S23, app:attention-grad-detach: query, key and softmax are of kind oracle, in either spelling."""
     _, network = build(name, attention)
     kinds = {n.name: n.kind for n in network.nodes}
     asked = [k for k in kinds if k.endswith(("q_proj", "k_proj", "self.query", "self.key"))]

@@ -122,7 +122,10 @@ def recovered(matrix, x, relevance, alpha, beta, epsilon):
 @pytest.mark.parametrize("alpha, beta, epsilon", [(2.0, 1.0, 0.0), (2.0, 1.0, 0.5), (1.0, 0.0, 1e-6), (1.5, 0.5, 0.1)])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_matrix_form(name, alpha, beta, epsilon):
-    """eq:attn-target-input: the exit difference is the αβ rule of the composite map on the entry difference."""
+    """eq:attn-target-input: the exit difference is the αβ rule of the composite map on the entry difference.
+
+    eq:attn-Gamma-X, eq:attn-Gamma-O, eq:attn-composite-weight.
+    """
     model = Attention(**LAYOUTS[name])
     x = torch.randn(2, TOKENS, WIDTH, dtype=F64)
     play = bp.RoutingGame(alike(model, x), alpha=alpha, beta=beta, epsilon=epsilon).play(x, 1)
@@ -155,6 +158,42 @@ def test_recovery_theorem(name, rectified):
             assert_near(gamma_x[r][n], expected, what=f"Γ of player {r}")
         expected = (2.0 * up - down).T @ (gamma_o[0][n] - gamma_o[1][n])
         assert_near(gamma_x[0][n] - gamma_x[1][n], expected, relative=1e-9, what="player difference")
+
+
+def test_two_stages():
+    """eq:attn-target-rule, eq:attn-target-input-via-V: relevance at the values, stream by stream, then at the tokens.
+
+    eq:attn-V-forward, eq:attn-AV-forward, eq:attn-Z-def, eq:attn-V-routing-policy-O, eq:attn-V-routing-policy written
+    out for every query, key, head and feature.
+    """
+    alpha, beta, model = 1.5, 0.5, Attention()
+    x = torch.rand(1, TOKENS, WIDTH, dtype=F64) + 0.1
+    play = bp.RoutingGame(alike(model, x), alpha=alpha, beta=beta, epsilon=0.0).play(x, 2)
+    differences = {}
+    for name in ("attend", "v", "input"):
+        found = play.occupation(name)
+        differences[name] = unscaled(found.difference, found.difference_log_scale)[0]
+    tokens, weight = array(x[0]), model.v.weight.detach().numpy().reshape(2, 3, WIDTH)  # (heads, features, inputs)
+    policy = model.policy(x)[0]
+    values = np.einsum("hde,ke->khd", weight, tokens)
+    assert_near(play.solved[play.network.find("v")][0], values.reshape(TOKENS, -1))
+    assert_near(
+        play.solved[play.network.find("attend")][0], np.einsum("hqk,khd->qhd", policy, values).reshape(TOKENS, -1)
+    )
+    relevance = differences["attend"].reshape(TOKENS, 2, 3)
+    at_values, at_tokens = np.zeros((TOKENS, 2, 3)), np.zeros((TOKENS, WIDTH))
+    for factor, part in ((alpha, positive), (-beta, negative)):
+        chosen = np.einsum("hde,ke->khde", part(weight), tokens)
+        stream = chosen.sum(3)  # ṽ^σ
+        mixed = np.einsum("hqk,khd->qhd", policy, stream)  # Z^σ
+        keys = np.einsum("hqk,khd->qhdk", policy, stream)
+        keys = ratio(keys, np.broadcast_to(mixed[..., None], keys.shape))
+        routed = np.einsum("qhdk,qhd->khd", keys, relevance)  # R^{V,σ}
+        inputs = ratio(chosen, np.broadcast_to(stream[..., None], chosen.shape))
+        at_values += factor * routed
+        at_tokens += factor * np.einsum("khde,khd->ke", inputs, routed)
+    assert_near(differences["v"], at_values.reshape(TOKENS, -1), what="R^V")
+    assert_near(differences["input"], at_tokens, what="R^X")
 
 
 @pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])

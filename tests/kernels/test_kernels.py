@@ -142,7 +142,7 @@ def test_stopping_affine(name):
 @pytest.mark.parametrize("epsilon, tau", [(0.0, 1.0), (0.5, 1.0), (1e-6, 0.5), (0.5, 2.0)])
 @pytest.mark.parametrize("name", AFFINE)
 def test_routing_affine(name, epsilon, tau):
-    """S12, S13, eq:lrp-eps-recursion on signed inputs."""
+    """S12, S13, eq:lrp-eps-recursion, eq:lrp-eps-policy, eq:gibbs-policy on signed inputs."""
     layer, shape, matrix = AFFINE[name]()
     x = random(1, *shape)
     arguments = matrix, numbers(x).ravel(), bias_of(layer, len(matrix))
@@ -267,7 +267,7 @@ MAXES = {
 @pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])
 @pytest.mark.parametrize("name", MAXES)
 def test_max(name, game):
-    """S7, def:maxpool-subgame: the winner of smallest index; ties are frequent here."""
+    """S7, def:maxpool-subgame, def:routing-maxpool: the winner of smallest index; ties are frequent here."""
     layer, groups = MAXES[name]
     x = torch.randint(-2, 3, (1, *SHAPE)).double()
     kernel = matrices.winner(groups, numbers(x).ravel())
@@ -297,7 +297,7 @@ GATES = {
 
 @pytest.mark.parametrize("name", GATES)
 def test_gates(name):
-    """S8 on a grid through every branch of the gate, the kinks left out except 0 for ReLU."""
+    """S8, eq:adf-kernel-stop on a grid through every branch of the gate, the kinks left out except 0 for ReLU."""
     z = np.array([-9.3, -3.1, -2.5, -0.7, -0.1, 0.2, 0.9, 1.4, 2.9, 3.3, 6.4, 11.0])
     if name == "relu":
         z = np.append(z, 0.0)
@@ -393,7 +393,7 @@ def test_stopping_sum(sign):
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("residual", ["uniform", "proportional"])
 def test_routing_sum(residual, sign):
-    """S17: mass is split between the operands, in halves or by |operand|; the player is kept, on a subtrahend too."""
+    """S17, def:routing-addition: mass goes to the operands by halves or by size; the player is kept throughout."""
     layer, weight, bias = _residual(sign)
     x = random(1, 4)
     a = numbers(x).ravel()

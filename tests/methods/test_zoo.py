@@ -1,4 +1,4 @@
-"""The bar: every method that fits runs on each bundled network."""
+"""Every method that fits runs on each bundled network (app:baseline-methods)."""
 
 import functools
 

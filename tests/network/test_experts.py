@@ -137,3 +137,31 @@ def test_transformers(make):
         assert play.health().ok and play.health().mass_error < 1e-5
         assert play.attribution().abs().sum() > 0
     assert getattr(model.config, "_experts_implementation", None) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [_mixtral, _qwen, _deepseek])
+def test_transformers_in_float64(make):
+    """torch's grouped product knows no float64: experts are computed one by one, and agree with float32.
+
+    The oracle is the model in float32, which torch runs as it is configured.
+    """
+    torch.manual_seed(0)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.any():
+                nn.init.normal_(parameter, std=0.02)
+    before = model.config._experts_implementation
+    assert before == "grouped_mm"
+    x = {"inputs_embeds": torch.randn(2, 5, 16)}
+    single = model(**x).logits
+    twice = {k: v.double() for k, v in x.items()}
+    model.double()
+    for game in (bp.StoppingGame(model), bp.RoutingGame(model, epsilon=0.0)):
+        play = game.play(twice, (4, 3))
+        assert play.health().ok and play.health().mass_error < 1e-12
+        assert_near(play.value, single[:, 4, 3], 1e-4)
+    gradient = bp.explain(model, twice, (4, 3), method="gradient")
+    assert gradient.dtype == F64 and float(gradient.abs().max()) > 0
+    assert model.config._experts_implementation == before

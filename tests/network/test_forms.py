@@ -336,6 +336,16 @@ def stable(s):
     return e / e.sum(-1, keepdim=True)
 
 
+def logs_of_shifted(s):
+    s = s - s.amax(-1, keepdim=True)
+    return torch.exp(s - s.exp().sum(-1, keepdim=True).log())
+
+
+def logs_shifted_back(s):
+    largest = s.max(-1, keepdim=True).values
+    return torch.exp(s - (largest + torch.exp(s - largest).sum(-1, keepdim=True).log()))
+
+
 def by_the_inverse(s):
     e = torch.exp(s)
     return e * (1 / e.sum(-1, keepdim=True))
@@ -349,8 +359,15 @@ def by_the_inverse(s):
         by_the_inverse,
         lambda s: s.exp().sum(-1, keepdim=True).reciprocal() * s.exp(),
         lambda s: torch.exp(s - torch.logsumexp(s, -1, keepdim=True)),
+        lambda s: torch.exp(s - torch.log(torch.sum(torch.exp(s), -1, keepdim=True))),
+        lambda s: torch.exp(s - s.exp().sum(-1).log().unsqueeze(-1)),
+        logs_of_shifted,
+        logs_shifted_back,
     ],
-    ids=["stable", "plain", "inverse", "reciprocal", "log sum"],
+    ids=[
+        *("stable", "plain", "inverse", "reciprocal", "log sum"),
+        *("log of a sum", "log of a narrow sum", "log of a stable sum", "log of a stable sum, shifted back"),
+    ],
 )
 def test_softmax_by_hand(spelled):
     """S3b: `exp(x − c) / Σ exp(x − c)` is the oracle's softmax, in every mode of attention."""
@@ -621,8 +638,14 @@ def test_slopes_by_channel():
         lambda e: e / e.sum(2, keepdim=True).flip(1),
         lambda e: e * (1 / e.sum(2, keepdim=True).flip(1)),
         lambda e: torch.exp(e - torch.logsumexp(e.flip(1), 2, keepdim=True)),
+        lambda e: torch.exp(e - e.flip(1).exp().sum(2, keepdim=True).log()),
+        lambda e: torch.exp(e - e.exp().sum(1).log().unsqueeze(2)),
+        lambda e: torch.exp(e - (e.amin(2, keepdim=True) + (e - e.amax(2, keepdim=True)).exp().sum(2, True).log())),
     ],
-    ids=["another axis", "another order", "another inverse", "another log sum"],
+    ids=[
+        *("another axis", "another order", "another inverse", "another log sum"),
+        *("log of another sum", "log along another axis", "another shift back"),
+    ],
 )
 def test_no_softmax(weights):
     """S3b: a quotient that is no softmax is not taken for one: what is replayed is what the model computes."""

@@ -165,6 +165,61 @@ def test_a_play_of_a_changed_model_is_refused():
         play.marginal("input")
 
 
+def _head(play):
+    return play.network.find("head")
+
+
+QUESTIONS = {
+    "kernel": lambda play: play.kernel(_head(play)),
+    "policy": lambda play: play.policy("head", (0, 0)),
+    "marginal": lambda play: play.marginal("conv"),
+    "occupation": lambda play: play.occupation("conv"),
+    "sample": lambda play: play.sample(3),
+    "distance": lambda play: bp.hellinger(play, play).distance,
+    "map of weights": lambda play: play.attribution(),
+}
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["seen by the counter", "behind the counter"])
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_no_question_is_answered_from_a_changed_model(name, behind):
+    """S1: whatever a half-precision play has not answered yet it refuses, and never answers from other weights.
+
+    What it has answered stays: the map of a class, and the value.
+    """
+    half = copy.deepcopy(models(Convolutional, torch.bfloat16)[0])
+    game = bp.RoutingGame(half)
+    weights = torch.tensor([[1.0, -1.0, 0, 0, 0]]).expand(2, -1)
+    x = image()
+    play = game.play(x, weights if name == "map of weights" else 0)
+    value, found = play.value.clone(), None if name == "map of weights" else play.attribution().clone()
+    QUESTIONS[name](game.play(x, weights if name == "map of weights" else 0))  # answered while the model is unchanged
+    with torch.no_grad():
+        (half.head.weight.data if behind else half.head.weight).mul_(2)
+    with pytest.raises(bp.BackplayError, match="has changed"):
+        QUESTIONS[name](play)
+    assert torch.equal(play.value, value)
+    assert found is None or torch.equal(play.attribution(), found)
+    again = game.play(x, 0)
+    assert not torch.allclose(again.value, value)
+    near(again.attribution(), bp.RoutingGame(copy.deepcopy(half).float()).attribute(x, 0))
+
+
+def test_a_kernel_that_was_never_made_is_not_made_from_a_changed_model():
+    """S1 in float32 too: a play holds the kernels of its walk; another node's would be made from the new weights."""
+    model = copy.deepcopy(models(Attending, torch.bfloat16)[1])
+    play = bp.RoutingGame(model).play(image(), 0)
+    node = next(n for n in play.network.nodes if n.kind == "affine" and n not in play.visited() and n.carries)
+    held = play.kernel(play.network.find("head"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    with pytest.raises(bp.BackplayError, match="has changed"):
+        play.kernel(node)
+    assert play.kernel(play.network.find("head")) is held
+    assert play.marginal("input").shape == play.x.shape
+
+
 @pytest.mark.parametrize("given, dtype", [(torch.float64, torch.float16), (torch.float64, torch.float32)])
 def test_other_precisions_are_refused(given, dtype):
     """float64 for a model of less, and half for a model of more."""

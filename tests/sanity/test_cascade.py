@@ -1,4 +1,7 @@
-"""A cascade compares maps and walks of a model with those of copies that have forgotten more and more."""
+"""A cascade compares maps and walks of a model with those of copies that have forgotten more and more.
+
+app:sanity-heatmap, sec:hellinger-cascading.
+"""
 
 import numpy as np
 import pytest
@@ -61,7 +64,7 @@ def test_seeds_give_the_same_curve():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg", "resnet", "vit"])
 def test_zoo_curves_rise_and_end_at_the_double_random_value(name):
-    """Both games leave 0 at the first layer and end near the distance of two networks that know nothing."""
+    """fig:hellinger-sanity: both games leave 0 at the first layer and end near the distance of two random networks."""
     model, batch = zoo.load(name), zoo.images(2)
     steps = list(cascade(model, batch.x, batch.target, method=[]))
     network = bp.capture(model, batch.x)

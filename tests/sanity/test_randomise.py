@@ -1,4 +1,4 @@
-"""Layers drawn anew: each parameter once, in the order of the graph, and never in the model that was given."""
+"""Layers drawn anew (app:sanity-check): each parameter once, in the order of the graph, never in the given model."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Permuted and rescaled neurons (S33, S34)."""
+"""Permuted and rescaled neurons (sec:model-distance-invariances; S33, S34)."""
 
 import copy
 import itertools
@@ -11,7 +11,7 @@ from attention_blocks import drawn
 from backplay.symmetry.channels import read_channels
 from backplay.symmetry.orbits import Forest, Leaf
 from backplay.symmetry.pairing import _shortest_paths, assign
-from closeness import assert_near
+from closeness import assert_near, unscaled
 from networks import lively, photo
 from symmetric import NETWORKS, Transformer, make, mlp
 
@@ -35,6 +35,27 @@ def test_rescaled_neurons(name):
     assert torch.allclose(layer(x), model(x))
     assert (distance(bp.StoppingGame, layer) < 1e-7).all()
     assert (distance(bp.RoutingGame, layer, **EXACT) < 1e-7).all()
+
+
+@pytest.mark.parametrize("tau", [0.3, 0.7, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "residual"])
+def test_rescaled_neurons_at_any_temperature(name, tau):
+    """S34 at any τ (eq:routing-gibbs-general-tau): a factor of all contributions to a neuron cancels in its policy.
+
+    Neuron by neuron the Routing Game's law, map and occupations stay at ε = 0; with ε > 0 they do not.
+    """
+    _, x, network = make(name)
+    twin = network.on(bp.transforms.rescale_neurons(network, x, seed=3))
+    plays = [bp.RoutingGame(n, epsilon=0.0, tau=tau).play(x, 0) for n in (network, twin)]
+    assert (bp.hellinger(*plays).distance < 1e-7).all()
+    assert_near(plays[1].attribution(), plays[0].attribution(), what="map")
+    for node in network.nodes:
+        if node in plays[0].visited():
+            first, second = (play.occupation(node) for play in plays)
+            assert_near(unscaled(second.plus, second.log_scale), unscaled(first.plus, first.log_scale))
+            assert_near(plays[1].marginal(node), plays[0].marginal(node), scale=1.0)
+    leaking = [bp.RoutingGame(n, epsilon=0.5, tau=tau).play(x, 0) for n in (network, twin)]
+    assert (bp.hellinger(*leaking).distance > 1e-3).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)

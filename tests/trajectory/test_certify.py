@@ -37,6 +37,7 @@ GATES = {"relu": nn.ReLU(), "softplus": nn.Softplus(), "silu": nn.SiLU(), "gelu"
 
 @pytest.mark.parametrize("name", GATES)
 def test_equilibrium(name):
+    """eq:bellman, eq:adf-spne-policy, eq:routing-spne-linear, eq:routing-spne-stop: policies are the best answers."""
     network = bp.capture(model(GATES[name]), X)
     for game, keywords in ((bp.StoppingGame, STOPPING), (bp.RoutingGame, ROUTING)):
         for options in keywords:
@@ -49,6 +50,42 @@ def test_equilibrium(name):
                 assert found.skipped > 0
             elif "risk" not in options:
                 assert found.skipped == 0
+
+
+def decided(weights):
+    """A gate behind a layer without bias, on the input (1, 1)."""
+    net = nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 2)).double().eval()
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor(weights))
+    return net, torch.ones(1, 2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])
+def test_equilibrium_is_unique_up_to_ties(game):
+    """rem:adf-spne-uniqueness, rem:routing-spne-uniqueness: the other answer loses, but for `z = 0`: there it stops."""
+    net, x = decided([[2.0, -1.0], [1.0, -2.0], [1.0, -1.0], [0.5, 1.0]])  # z = (1, −1, 0, 1.5)
+    assert game(net).play(x, 1).policy("1").tolist() == [[1, 0, 0, 1]]
+    for k, loss in enumerate((1.0, 1.0, 0.0, 1.5)):
+        play = game(net, **({"epsilon": 0.0} if game is bp.RoutingGame else {})).play(x, 1)
+        (node,) = [n for n in play.network.nodes if n.kind == "gate"]
+        slope = play.kernel(node).slope.clone()
+        slope[0, k] = 1 - slope[0, k]
+        play._kernels[node] = replace(play.kernel(node), slope=slope)
+        assert abs(float(bp.certify(play, states=400)) - loss) < 1e-9
+
+
+def test_soft_equilibrium_is_unique():
+    """rem:softplus-uniqueness: with an entropy every other answer loses, at a tie too."""
+    net, x = decided([[2.0, -1.0], [1.0, -2.0], [1.0, -1.0], [0.5, 1.0]])
+    for k in range(4):
+        for change in (-0.02, 0.02):
+            play = bp.StoppingGame(net, softplus=0.5).play(x, 1)
+            assert bp.certify(play, states=400) <= 1e-12
+            (node,) = [n for n in play.network.nodes if n.kind == "gate"]
+            slope = play.kernel(node).slope.clone()
+            slope[0, k] += change
+            play._kernels[node] = replace(play.kernel(node), slope=slope)
+            assert bp.certify(play, states=400) > 1e-5
 
 
 @pytest.mark.parametrize("kind", ["gate", "max", "linear"])

@@ -1,4 +1,4 @@
-"""Neighbours, medoids, a plane and a tree from distances between walk laws (discussion of the paper)."""
+"""Neighbours, medoids, a plane and a tree from distances between walk laws (sec:discussion)."""
 
 import itertools
 

@@ -97,7 +97,7 @@ def trained():
 
 
 def randomised(model, layer, seed):
-    """One layer replaced by independent symmetric weights (sec:lmp-rand), all others kept."""
+    """One layer replaced by independent symmetric weights (sec:lmp-randomization), all others kept."""
     twin = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

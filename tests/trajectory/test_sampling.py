@@ -15,11 +15,12 @@ from sampled import CASES, Picture, routing_law
 @pytest.mark.parametrize("game, options", GAMES)
 @pytest.mark.parametrize("model, shape", CASES)
 def test_frequencies(model, shape, game, options):
-    """χ² at every node, and the ends; p-values of one fixed seed."""
+    """def:trajectory-distribution: χ² at every node, and the ends; p-values of one fixed seed."""
     model, x = model().double().eval(), torch.randn(shape, dtype=torch.float64)
     play = game(alike(model, x), **options).play(x, 1)
     drawn = play.sample(4000, seed=1)
-    crossed = {play.kernel(n).crossed for n in play.visited() if n.kind == "mix"} - {None}  # V projections (S23)
+    mixing = [n for n in play.visited() if n.kind == "mix" and play.kernel(n).crossed is not None]
+    crossed = {node for n in mixing for node in (n.projection, *n.wires)}  # V projections and what follows them (S23)
     assert set(drawn.states) <= {n.name for n in {*play.visited(), *crossed}}
     for name in drawn.states:
         assert (drawn.check(name) > 1e-4).all(), name

@@ -45,7 +45,11 @@ def drawn(data, dag):
 @examples(25)
 @given(st.data())
 def test_stopping(data):
-    """eq:stop-relu at every node; a gate whose value is not c(z)z gives the remainder to the stream of its sign."""
+    """def:decomposition, eq:split-pos, eq:split-neg, eq:stop-relu, eq:adf-astop-recursion at every node, none negative.
+
+    A GELU lets Φ(z) of both streams through (app:gelu-noisy-gate); a gate whose value is not c(z)z gives the remainder
+    to the stream of its sign.
+    """
     build = st.one_of(strategies.dense_dags(MONOTONE), strategies.conv_dags(MONOTONE))
     dag = data.draw(build)
     x, network = drawn(data, dag)
@@ -80,13 +84,20 @@ def every_node(model, x, **options):
 
 
 def test_recovery():
-    """thm:decomp-recovery: plus − minus is the activation of the network, or of the Softplus network."""
+    """thm:decomp-recovery: plus − minus is the activation of the network, or of the Softplus network.
+
+    def:valid-decomposition, eq:network-decomposition-recovery: eq:decomp-recovery-stop-mix of two of them,
+    eq:decomp-recovery-softplus of the third. All begin with the parts of the input (eq:input-split-convention).
+    """
     model, x = mlp(), torch.randn(5, 4, dtype=torch.float64)
     activations = [model[: i + 1](x) for i in range(5)]
     expected = array(torch.cat(activations, 1))
     for options in ({"kind": "stopping"}, {"kind": "mixing", "eta": 0.25}, {"kind": "mixing", "eta": 1.0}):
         plus, minus = every_node(model, x, **options)
         assert_near(plus - minus, expected, scale=plus.max(), what=str(options))
+    for options in ({"kind": "stopping"}, {"kind": "mixing", "eta": 0.25}, {"kind": "softplus", "theta": 0.3}):
+        parts = streams(bp.decompose(alike(model, x), x, **options)["input"])
+        assert_near(np.stack(parts), array(torch.stack([x.clamp(min=0), (-x).clamp(min=0)])))
     theta = 0.3
     smooth = nn.Sequential(*(nn.Softplus(1 / theta, 1e9) if isinstance(m, nn.ReLU) else m for m in model))
     expected = array(torch.cat([smooth[: i + 1](x) for i in range(5)], 1))

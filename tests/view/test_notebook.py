@@ -120,7 +120,10 @@ def test_gallery(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_whole_gallery():
-    """Every picture is drawn, and can be read."""
+    """Every picture is drawn, and can be read.
+
+    fig:game-trajectory-distribution, fig:qualitative, fig:qualitative-sweeps, fig:hellinger-input-noise on the zoo.
+    """
     from view.legible import assert_legible
 
     for name, draw in gallery.PICTURES.items():

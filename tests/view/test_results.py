@@ -101,3 +101,26 @@ def test_bad_input(play, apart):
         with pytest.raises(bp.BackplayError, match=says) as error:
             call()
         assert not isinstance(error.value, bp.errors.UnforeseenError) and str(error.value).count("\n") <= 1
+
+
+@pytest.mark.parametrize("width", [3.3, 8])
+def test_robustness(width):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)).double().eval()
+    x = torch.randn(2, 5, dtype=torch.float64)
+    found = bp.robustness(net, x, 1, thetas=[0.0, 0.1, 1.0], n=4)
+    figure = found.plot(sample=1, width=width)
+    walk, share, bend = figure.axes
+    for axes, values in ((walk, found.distance), (share, found.relative)):
+        assert np.allclose(axes.lines[0].get_ydata(), np.median(values[:, 1].numpy(), 1))
+    floor = bend.get_ylim()[0]
+    assert np.allclose(bend.lines[0].get_ydata(), np.median(np.maximum(found.measured[:, 1].numpy(), floor), 1))
+    assert np.allclose(bend.lines[-1].get_ydata(), found.curvature[1:, 1])
+    assert {"ReLU", "0.1", "1", "dashed: bound for all inputs"} <= set(texts(figure))
+    assert_legible(figure)
+    pooled = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.MaxPool1d(2), torch.nn.Linear(3, 2))
+    unknown = bp.view.robustness(bp.robustness(pooled.double().eval(), x, 1, thetas=[0.5], n=1), width=width)
+    assert "no bound known" in texts(unknown)
+    assert_legible(unknown)
+    with pytest.raises(TypeError, match=r"bp\.robustness"):
+        bp.view.robustness(x)

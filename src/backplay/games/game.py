@@ -200,7 +200,11 @@ class Game(ABC, Generic[M]):
         return z if shift is None else z - self.modes.entropy_bias * shift.to(z.dtype)
 
     def noisy(self, gate: Gate, values: Values) -> Tensor:
-        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-weighted, S21)."""
+        """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-defn, eq:noisy-gate-weighted, S21).
+
+        How often `z` plus Gaussian noise of that deviation is positive (rem:noisy-gate-perception,
+        eq:noisy-gate-marginal).
+        """
         z = self.pre_activation(gate, values)
         if self.modes.risk != 0:
             assert values.moments is not None
@@ -208,7 +212,7 @@ class Game(ABC, Generic[M]):
         return normal_cdf(z / self.modes.gate_noise)
 
     def averse_forward(self, shared: Shared) -> Values:
-        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (ablation A2)."""
+        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (app:abl-full-risk)."""
 
         def deform(node: Node, values: Values) -> Tensor | None:
             assert values.moments is not None

@@ -1,4 +1,4 @@
-"""The keywords of the games: what each may be, frozen once a game is made."""
+"""The keywords of the games (sec:modes): what each may be, frozen once a game is made."""
 
 from __future__ import annotations
 

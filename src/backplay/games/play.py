@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from backplay.entry import entries
+from backplay.entry import current_call, entries
 from backplay.errors import InputError, KeywordError, UnsupportedError, list_words, scale_words, tensor_words
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Occupation:
-    """Discounted visits of both players (def:occupation): true `Γ± = plus, minus · exp(log_scale)`.
+    """Discounted visits of both players (def:occupation, eq:attribution): true `Γ± = plus, minus · exp(log_scale)`.
 
-    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` from a pass of its own, never from a subtraction (S11).
-    Tensors have the shape of the node's output, scales (B,).
+    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` (eq:routing-Gamma-pair) from a pass of its own, never from a
+    subtraction (S11). Tensors have the shape of the node's output, scales (B,).
     """
 
     plus: Tensor
@@ -68,6 +68,7 @@ class Play(Pictured):
         self.game, self.network = game, network
         self.inputs = inputs
         self.solved, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
+        self._looked = current_call()  # in which the model was last seen to be as it was solved
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
         self.value: Tensor = self.aim.value(self.solved[self.start])
@@ -117,7 +118,10 @@ class Play(Pictured):
         return self.aim.node if isinstance(self.aim, Neuron) else self.network.output
 
     def root(self, measure: Measure = WALK) -> Tensor:
-        """Mass at the start (S26b), of logits `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign."""
+        """Mass at the start (S26b), of logits `w` where discounts count, `|w| / Σ|w|` for the walk; players by sign.
+
+        Weights of the other sign start with the other player (rem:starting-player).
+        """
         signed = self.aim.signed(self.value) if measure.discounted else self.aim.walk(self.value)
         return signed if measure.signed else signed.abs()
 
@@ -129,11 +133,11 @@ class Play(Pictured):
         """How mass leaves a node in this play; a kernel that is not there yet is made, and kept or not."""
         if node in self._kernels:
             return self._kernels[node]
+        self._look()  # what is made now must be of the model that was solved
         if not keep or not self.solved.weights.keeps:
             return self.game.kernel(node, self.solved)
         again = [node]
         if self._released:  # whole again, and at once: the model may change between one question and the next
-            self.ready()
             self._released = False
             again += [n for n in self.network.nodes if n in self.network.carrying and not isinstance(n, Input)]
         for each in again:
@@ -155,9 +159,16 @@ class Play(Pictured):
 
     def ready(self) -> None:
         """A released play makes its kernels from the model it was solved on, or not at all."""
-        again = self._released or not self.solved.weights.keeps  # kernels that are not held are made again
-        if again and not self.network.is_still(self.solved.weights):
+        if self._released or not self.solved.weights.keeps:  # kernels that are not held are made again
+            self._look()
+
+    def _look(self) -> None:
+        """Refuse a model that is not what was solved; one look is enough for each public call."""
+        if self._looked is not None and self._looked is current_call():
+            return
+        if not self.network.is_still(self.solved.weights):
             raise UnsupportedError("the model has changed since this play was solved and let go of it; play again.")
+        self._looked = current_call()
 
     def knows(self, measure: Measure) -> bool:
         """Whether the pass of a measure has been run."""
@@ -218,7 +229,7 @@ class Play(Pictured):
         )
 
     def marginal(self, name: str | Node = "input", log: bool = False) -> Tensor:
-        """Probability that the walk visits each element, tags summed; its logarithm with `log`."""
+        """Probability that the walk visits each element (eq:lmp-alpha), tags summed; its logarithm with `log`."""
         mass = self.mass(name, WALK)
         if not log:
             return mass.plain()
@@ -266,6 +277,7 @@ class Play(Pictured):
                 raise InputError(f"{name!r} holds no attention, and neither does any other part of this network.")
             problem = f"holds {len(inside)} attentions" if inside else "holds no attention"
             raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or known)]}.")
+        self.ready()
         with torch.inference_mode(False), torch.no_grad():
             weight = inside[0].weight(self.solved)
         return inside[0].queries_first(weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -133,7 +134,7 @@ class RoutingGame(Game[RoutingModes]):
         return accurate_tail(gate, values, values.form(gate)) if self._sees_tails() else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
-        """Players who know τ: each affine value is the difference of its streams' soft values (S19)."""
+        """Players who know τ (app:abl-tau-forward, S19): affine values are differences of the streams' soft values."""
         tau = self.modes.tau
         if not isinstance(node, Affine):
             return None
@@ -169,21 +170,23 @@ class RoutingGame(Game[RoutingModes]):
         return StateValues(
             plus,
             minus,
-            seen[about].log(),
-            seen[node].log(),
+            seen[about].double().log(),
+            seen[node].double().log(),
             continuing(self, node, values),
             oracle_value(node, values),
         )
 
     def _stream_values(self, node: Affine, values: Values) -> tuple[Tensor | None, Tensor | None]:
-        """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:routing-linear-value); None where there are none."""
+        """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:soft-bellman, eq:routing-linear-value), or None."""
         one = isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
         if (one and not (isinstance(node, Attention) and node.projection is not None)) or (
             isinstance(node, Attention) and self.modes.attention == "gradient"
         ):
             return None, None
         sums, unit = self._stream_sums(node, values)
-        plus, minus = (self.modes.tau * (s + self._outside(unit)).log() + unit.log() for s in sums)
+        tau, scale = self.modes.tau, unit.double().log()
+        outside = (math.log(self.modes.epsilon) if self.modes.epsilon > 0 else -math.inf) - scale  # far from any unit
+        plus, minus = (tau * torch.logaddexp(s.double().log(), outside / tau) + scale for s in sums)
         return plus, minus
 
     def kernel(self, node: Node, values: Values) -> Kernel:
@@ -230,11 +233,16 @@ class RoutingGame(Game[RoutingModes]):
         return None if aim.index is not None or self.modes.output == "one" else aim.relevance(logits)
 
     def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
+        """`Γ₊ − Γ₋` follows the recursion of αβ-LRP (eq:lrp-recovery, eq:lrp-eps-recovery); here come its units.
+
+        Relevance is seeded with the logit (thm:lrp-recovery, eq:lrp-eps-recursion).
+        """
         if self.modes.output == "one" or play.aim.index is None:  # weights are in the root (S26b)
             return difference
         return difference * play.value.view([-1] + [1] * (difference.ndim - 1))
 
     def _sum(self, node: Sum, values: Values) -> Kernel:
+        """The addition oracle (def:routing-addition); what a sum is worth says prop:routing-addition-val."""
         if self.modes.residual == "uniform":
             return Split((0.5, 0.5))
         left, right = (values.observed[n].abs() for n in node.inputs)
@@ -254,7 +262,10 @@ class RoutingGame(Game[RoutingModes]):
         return (self.modes.epsilon / unit).pow(1 / self.modes.tau).clamp(max=torch.finfo(unit.dtype).max / 4)
 
     def _attention(self, node: Attention, values: Values) -> Kernel:
-        """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23)."""
+        """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23).
+
+        prop:attn-value-policy and, with the oracle's weights as reference, eq:attn-branch-policy.
+        """
         keys = self._keys(node, values)
         absorbed = self._split_bias(self._key_bias(node, values), keys.unit)
         plus, minus = self._streams(keys.sums, self._outside(keys.unit), absorbed)
@@ -296,7 +307,7 @@ class RoutingGame(Game[RoutingModes]):
         return _Keys(weight, (plus, minus), sums, node.layout.spread(scale, sums[0]), contributions, totals)
 
     def _oracle(self, node: Attention, values: Values) -> Tensor:
-        """The oracle's reference policy, averse to uncertain keys if asked (S24)."""
+        """The oracle's reference policy (prop:attn-qk-oracle, eq:attn-qk-policy), averse if asked (S24)."""
         if self.modes.attention_risk == 0 or values.moments is None:  # no moments yet: in a forward pass, S24 is not
             return node.weight(values)
         return averse_weights(node, values, values.moments, self.modes.attention_risk, self.modes.attention_score)
@@ -377,7 +388,7 @@ def _size(x: Tensor) -> float:
 
 
 def temper(value: Tensor, layout: Layout, tau: float) -> tuple[Tensor, Tensor | None]:
-    """Observed values to the power `1/τ`, signs kept, after division by the largest of each sample (B,)."""
+    """Observed values to the power `1/τ` (app:routing-temp), signs kept, over the largest of each sample (B,)."""
     if tau == 1:
         return value, None
     scale = layout.amax(value.abs())

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class StateValues:
-    """Values at the states of a node with player + in turn, shaped like its output.
+    """Values at the states of a node with player + in turn, shaped like its output, in float64.
 
-    In the Stopping Game (def:adf-recursion) they are payoffs: `plus` and `minus` what either player gets if the game
-    goes on (`Q̃(cont)`), `action` their difference, and `value` the advantage `V` after the decision to stop or go on.
-    In the Routing Game (eq:routing-forward-linear to eq:routing-forward-act) they are logarithms: `plus` and `minus`
-    the values of the two stream states, `τ log(ε^{1/τ} + Σ c^{1/τ})`, `action` that of going on, `ℓ(z)`, and `value`
-    that of the state, `ℓ(a)`. There `ℓ(0)` is −∞ and the paper's ω, `ℓ` of a negative number, is NaN.
+    In the Stopping Game (def:adf-recursion, eq:adf-q-bellman) they are payoffs: `plus` and `minus` what either player
+    gets if the game goes on (eq:adf-q-cont; to stop pays 0, eq:adf-q-stop), at an input what it pays out
+    (eq:adf-v-terminal), `action` their difference, and `value` the advantage `V` after the decision to stop or go on
+    (eq:adf-v-active, eq:adf-advantage).
+    In the Routing Game they are logarithms: `plus` and `minus` the values of the two stream states,
+    `τ log(ε^{1/τ} + Σ c^{1/τ})` (eq:routing-forward-linear), `action` that of going on, `ℓ(z)`
+    (eq:routing-activation-continue, eq:routing-forward-continue), and `value` that of the state, `ℓ(a)`
+    (eq:routing-activation-value, eq:routing-forward-act).
+    There `ℓ(0)` is −∞ and the paper's ω, `ℓ` of a negative number, is NaN.
     At a gate, streams and action are those of what it decides on, and `continues` is the probability of going on.
     """
 
@@ -48,7 +52,7 @@ def decided(node: Node) -> Node:
 
 def continuing(game: Game[Any], node: Node, values: Values) -> Tensor | None:
     """The probability of going on at a gate."""
-    return game.kernel(node, values).push([torch.ones_like(values[node])]) if isinstance(node, Gate) else None
+    return game.kernel(node, values).push([torch.ones_like(values[node])]).double() if isinstance(node, Gate) else None
 
 
 def oracle_value(node: Node, values: Values) -> Tensor | None:
@@ -58,7 +62,7 @@ def oracle_value(node: Node, values: Values) -> Tensor | None:
     scores = _scores(node, values)
     if scores is None or scores.shape != node.weight(values).shape:
         return None
-    return node.queries_first(scores).logsumexp(-1)
+    return node.queries_first(scores).double().logsumexp(-1)
 
 
 def _scores(node: Attention, values: Values) -> Tensor | None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, StoppingModes
 from backplay.games.play import Play
@@ -25,7 +26,7 @@ from backplay.values.shared import Shared
 
 
 class StoppingGame(Game[StoppingModes]):
-    """`Γ₊ − Γ₋` is the gradient of the target logit (thm:deriv-occ; S6-S9).
+    """`Γ₊ − Γ₋` is the gradient of the target logit (thm:gradient, thm:deriv-occ; S6-S9).
 
     >>> StoppingGame(model).attribute(x, target=3)
 
@@ -35,7 +36,7 @@ class StoppingGame(Game[StoppingModes]):
       the game without risk; λ → 0 at fixed σ² does not, as in the Routing Game
     - `entropy_bias`: λ_ent, gates of neurons that listen to many predecessors alike are shown lower
     - `gate`, `gate_noise`: `"noisy"` ReLU gates are open with probability `Φ(z / gate_noise)`
-    - `softplus`: θ, plays the network whose ReLU gates are Softplus(θ)
+    - `softplus`: θ, plays the network whose ReLU gates are Softplus(θ), and gives its gradient (thm:softplus-gradient)
     - `residual`: a sum leads to each operand half of the time (`"uniform"`) or by their sizes (`"proportional"`): walks
       and distances change, the gradient does not
     - `multiply_by_input`: the map is gradient times input
@@ -100,7 +101,7 @@ class StoppingGame(Game[StoppingModes]):
                 return moving_kernel(node, values)
 
     def _shares(self, node: Sum, values: Values) -> tuple[float | Tensor, float | Tensor]:
-        """`p` and `1 − p`, the probability of each operand (S7): halves, or by the operands' sizes.
+        """`p` and `1 − p`, the probability of each operand (def:addition-subgame, S7): halves, or by sizes.
 
         The walk has to come to every operand whose slope counts. So an operand that is 0 gets one half, unless shut
         gates make it 0: their slope is 0, and a walk that came there would end.
@@ -142,18 +143,27 @@ class StoppingGame(Game[StoppingModes]):
         return stopping_slope(node, values if plain else Overlay({node.operand: z}, values), form)
 
     def state_values(self, node: Node, values: Values) -> StateValues:
-        """Payoffs of both players: the pair of the Stopping Decomposition (def:adf-recursion, thm:forward-stopping)."""
+        """Payoffs of both players: the pair of the Stopping Decomposition (thm:forward-stopping, eq:adf-spne-values).
+
+        With `softplus` that of the Softplus Decomposition (thm:softplus-forward, eq:softplus-spne-tildes).
+        """
         gated = lambda gate, below, known: stopped(  # noqa: E731
             gate, below, known, self._slope(gate, known) * known.form(gate).scale
         )
         about = decided(node)
         pair = Decomposition(values, gated)[about]
-        scale = about.layout.spread(pair.log_scale.exp().to(pair.plus.dtype), pair.plus)
+        scale = about.layout.spread(pair.log_scale.exp(), pair.plus)
+        plus, minus = pair.plus.double() * scale, pair.minus.double() * scale
+        if not bool(torch.isfinite(plus + minus).all()):
+            raise UnsupportedError(
+                f"payoffs at {about.name!r} grow to e^{float(pair.log_scale.max()):.0f}, beyond any float; "
+                "bp.decompose(model, x) gives them with a logarithmic scale."
+            )
         return StateValues(
-            pair.plus * scale,
-            pair.minus * scale,
-            values[about],
-            values[node],
+            plus,
+            minus,
+            values[about].double(),
+            values[node].double(),
             continuing(self, node, values),
             oracle_value(node, values),
         )

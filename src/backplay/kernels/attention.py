@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,7 +25,8 @@ class ValueRouting(StreamKernel):
     """Composite of mixing and V projection (eq:attn-target-input): one sign split for each output entry.
 
     From an output the walk chooses a key, which leads to a stream state of the V projection, and from there an input of
-    the projection. Mass at those stream states is `Γ^V` (eq:attn-Gamma-V-corollary).
+    the projection. Mass at those stream states is `Γ^V` (eq:attn-Gamma-V-corollary). `A ≥ 0` leaves the signs to the
+    projection (eq:attn-composite-weight), whose streams are `ṽ^σ` and, mixed, `Z^σ` (eq:attn-Z-def).
     """
 
     node: Attention
@@ -48,22 +49,36 @@ class ValueRouting(StreamKernel):
     def crossed(self) -> Affine | None:
         return self._projected
 
-    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None) -> Tensor:
-        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary)."""
-        states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)))
+    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
+        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary, eq:attn-target-rule), at V or on a wire behind."""
+        states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)), to=wire)
         if future is not None:
-            states = [part * ahead for part, ahead in zip(states, self._ahead(future), strict=True)]
+            ahead = self._ahead(future)
+            if wire is not None:
+                ahead = [self.node.through(part, self.scope, wire) for part in ahead]
+            states = [part * expected for part, expected in zip(states, ahead, strict=True)]
         return states[0] + states[1]
 
-    def _at_values(self, on_plus: Tensor, on_minus: Tensor) -> Sequence[Tensor]:
-        """Masses on the two streams, already divided by the denominators, at the projection's stream states."""
+    def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
+        return self.node.traced(between, self.scope)
+
+    def _at_values(self, on_plus: Tensor, on_minus: Tensor, to: Node | None = None) -> Sequence[Tensor]:
+        """Masses on both streams, divided by the denominators, behind the key choice (eq:attn-V-routing-policy-O).
+
+        With `to`, on their way there: at the output of that wire.
+        """
         sent: list[Tensor] = []
         for part, value, total in zip((on_plus, on_minus), self.values, self.totals, strict=True):
             keys = self.node.map.adjoint(part, self.weight, value.shape) * value
-            sent.append(self.node.back(keys, self.scope, total.shape))
+            sent.append(self.node.back(keys, self.scope, total.shape, to))
         return sent
 
     def spread(self, on_plus: Tensor, on_minus: Tensor, exact: bool = False) -> Tensor:
+        """From the keys to the inputs (eq:attn-V-routing-policy, eq:attn-target-input-via-V): thm:attn-ab-recovery.
+
+        In one step this is eq:attn-ab-recovery. The difference of both players at the exit is `Γ^X` (eq:attn-Gamma-X),
+        each by eq:attn-Gamma-X-recursion.
+        """
         states = self._at_values(on_plus, on_minus)
         plus, minus = (part / _without_zeros(total) for part, total in zip(states, self.totals, strict=True))
         return (self.projection.exactly() if exact else self.projection).pull(plus, minus)
@@ -94,7 +109,7 @@ class ValueRouting(StreamKernel):
         flat = (value if walks.future is None else value * self._behind_keys(walks.future[0])[k]).flatten()
         keys, _ = walks.choose(self.node, self.weight, value.shape, lambda w, i: w * flat[i])
         projected = replace(walks, states=self.states_of_keys(keys), shape=self.totals[k].shape)
-        return self.projection.choose(side, projected), projected.states
+        return self.projection.choose(side, projected), keys
 
     def key_scores(self, side: int, states: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """Keys of single outputs, by their places in the values, and how much each weighs, both (states, keys)."""
@@ -104,9 +119,8 @@ class ValueRouting(StreamKernel):
 
     def states_of_keys(self, keys: Tensor) -> Tensor:
         """The place in the projection's output of each place in the values."""
-        shape = self.totals[0].shape
-        names = torch.arange(shape.numel(), dtype=torch.float64, device=keys.device).view(shape)
-        return self.node.through(names, self.scope).flatten()[keys].long()
+        *_, (_, states) = self.crossings(keys)
+        return states
 
     def scores_apart(self, other: ValueRouting) -> tuple[Divergence, Divergence]:
         """Of the key choice, and behind each key of the input choice."""

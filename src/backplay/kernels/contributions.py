@@ -1,4 +1,7 @@
-"""The contributions `c_ij = a_i W_ij` of an affine node, split by sign: what the Routing Game chooses among (S12)."""
+"""The contributions `c_ij = a_i W_ij` of an affine node, split by sign: what the Routing Game chooses among (S12).
+
+Their logarithms are what an action is worth (eq:routing-linear-action, eq:q-value).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import agreeing, mean, opposing
@@ -61,7 +65,7 @@ class Contributions(ABC):
 
     @abstractmethod
     def sums(self) -> Streams:
-        """`Z⁺, Z⁻`, each a sum of non-negative terms, shaped like the output."""
+        """`Z⁺, Z⁻` (eq:routing-sigma-def without ε), each a sum of non-negative terms, shaped like the output."""
 
     @abstractmethod
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
@@ -283,7 +287,7 @@ class Together(Contributions):
         return _added([term.push(function) for term in self.terms])
 
     def factors(self, side: int) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("a sum of contributions has no single factors")
+        raise UnsupportedError("the overlap of two plays has no factors of its own to draw from; sample either play.")
 
 
 def _log_ratio(a: Tensor, b: Tensor) -> Tensor:

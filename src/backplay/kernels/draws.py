@@ -26,7 +26,7 @@ class Draw:
     element: Tensor  # flat index there
     turn: Tensor  # +1: the player keeps the turn, −1: it goes over
     stream: Tensor  # ±1, 0 where the kernel has no streams
-    between: Tensor  # flat index into the node that the kernel crosses on the way, −1 where it crosses none
+    between: Tensor  # flat index of what the kernel crosses on the way (`Kernel.crossings`), −1 where it crosses none
 
     @staticmethod
     def to(

@@ -11,7 +11,7 @@ distances, sampling and health never look at its class. `certify` does: it knows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from backplay.errors import UnsupportedError
 from backplay.kernels.draws import Draw, Standing
+from backplay.network.indicator import inverse
 from backplay.network.mass import Mass
 from backplay.network.nodes import Affine, Node
 
@@ -33,13 +34,13 @@ GATES, ZEROS = "shut gates", "zero weights and factors"
 
 @dataclass(frozen=True)
 class Measure:
-    """What a pass carries: discounted or not, the players' difference (`signed`) or their sum."""
+    """What a pass carries: discounted (eq:routing-discount) or not, the players' difference (`signed`) or their sum."""
 
     signed: bool
     discounted: bool
 
 
-DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋
+DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋, carried by signed discounts (rem:signed-discount-alt)
 TOTAL = Measure(signed=False, discounted=True)  # Γ₊ + Γ₋
 WALK = Measure(signed=False, discounted=False)  # the law Π of the walk (S27), tags summed
 WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # the same, tags subtracted
@@ -54,9 +55,13 @@ class Way:
 
 
 class Kernel(ABC):
-    """Transitions from the states of one node to the states of its carriers."""
+    """Transitions from the states of one node to the states of its carriers.
+
+    A state is an element with the player in turn (def:adf-game-states); what ends in † is `lost`.
+    """
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
+    follows: ClassVar[bool] = False  # whether a state has one move for each carrier: to itself under another name
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
@@ -68,8 +73,12 @@ class Kernel(ABC):
         """A node whose states the walk crosses on its way to the carriers; None where it goes there directly."""
         return None
 
-    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None) -> Tensor:
-        """Mass at the node as it comes through the states of `crossed`, in their shape.
+    def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
+        """All nodes that drawn walks cross, wires included, and the states there, from what `draw` says of them."""
+        return ()
+
+    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
+        """Mass at the node as it comes through the states of `crossed`, in their shape; or through a wire behind it.
 
         With a `future`, a function of the carrier's states, each part times what it may expect of that function.
         """
@@ -127,10 +136,6 @@ class Kernel(ABC):
         moved = self.pull_players(plus, minus)
         return [Way([p for p, _ in moved], self.lost(plus + minus)), Way([m for _, m in moved], None)]
 
-    def renames(self, mass: Tensor) -> bool:
-        """Whether every state that holds mass has a single move: it is the same state under another name."""
-        return False
-
     # ---------------------------------------------------------------- two plays, and single walks
 
     def geometric(self, other: Any) -> Kernel:
@@ -174,10 +179,9 @@ class Conditioned(Kernel):
     def on(cls, kernel: Kernel, here: Mass, below: Sequence[Mass]) -> Conditioned:
         """The Doob transform of a kernel by `h` at its node and at its carriers."""
         small = torch.finfo(here.value.dtype).tiny  # no surviving walk passes below it
-        inverse = torch.where(here.value > small, 1 / here.value, 0)
         # scales cancel but for one step's worth of survival, which float32 holds; nothing stays nothing on any scale
-        scaled = [b.times(b.exponent - here.exponent).masked_fill(b.value == 0, 0) for b in below]
-        return cls(kernel, inverse, scaled)
+        scaled = [b.times((b.exponent - here.exponent).clamp(-250, 250)) for b in below]
+        return cls(kernel, inverse(here.value, small), scaled)
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
@@ -186,6 +190,9 @@ class Conditioned(Kernel):
     @property
     def crossed(self) -> Affine | None:
         return self.kernel.crossed
+
+    def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
+        return self.kernel.crossings(between)
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         moved = self.kernel.pull(mass * self.inverse, measure)

@@ -20,7 +20,10 @@ from backplay.network.nodes import Affine
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StoppingLinear(Kernel):
-    """Predecessor `i` with probability `|W_ij|/γ_j`, player switched where `W_ij < 0`, discount `γ_j` (S6)."""
+    """Predecessor `i` with probability `|W_ij|/γ_j`, player switched where `W_ij < 0`, discount `γ_j`.
+
+    eq:adf-kernel, and with every discount at 1 eq:adf-T (S6).
+    """
 
     node: Affine
     weight: Tensor  # W

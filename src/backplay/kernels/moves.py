@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,12 +43,14 @@ def moving_kernel(node: Node, values: Values) -> Kernel:
 class Winner(Kernel):
     """Max: all mass to the winner of smallest index, discount 1 (def:maxpool-subgame, def:routing-maxpool)."""
 
+    follows: ClassVar[bool] = True
+
     index: Tensor  # flat index into the operand of each output's winner
     shape: torch.Size  # of the operand
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         flat = torch.zeros(self.shape.numel(), dtype=mass.dtype, device=mass.device)
-        flat.index_add_(0, self.index.flatten(), mass.flatten())
+        flat.scatter_add_(0, self.index.flatten(), mass.flatten())
         return (flat.view(self.shape),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
@@ -66,6 +69,8 @@ class Winner(Kernel):
 @dataclass(frozen=True, eq=False)
 class Duel(Kernel):
     """One of two sides, elementwise: the larger one of a maximum, or what a mask chooses (S7, S3f)."""
+
+    follows: ClassVar[bool] = True
 
     chosen: tuple[Tensor, Tensor]  # for each side, where it is chosen
     carries: tuple[bool, bool] = (True, True)  # a side that does not carry is constant: what comes there ends (S26)
@@ -101,6 +106,8 @@ class Duel(Kernel):
 class Relabelling(Kernel):
     """A wire: mass moves with the elements; what has no live source ends in constants (S26)."""
 
+    follows: ClassVar[bool] = True
+
     node: Wire
     scope: Scope
 
@@ -119,9 +126,6 @@ class Relabelling(Kernel):
         if not self.node.constants:
             return None
         return mass * (1 - self.node.live(self.shapes, self.scope, mass))
-
-    def renames(self, mass: Tensor) -> bool:
-        return len(self.node.inputs) == 1
 
     def geometric(self, other: Relabelling) -> Kernel:
         # an index that the network computes may differ from play to play

@@ -21,14 +21,13 @@ from backplay.network.indicator import all_nonzero
 class PassThrough(Kernel):
     """One predecessor, player kept, discount 1: diagonals and norms in the Routing Game (S17)."""
 
+    follows: ClassVar[bool] = True
+
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return (mass,)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         return values[0]
-
-    def renames(self, mass: Tensor) -> bool:
-        return True
 
     def geometric(self, other: PassThrough) -> Kernel:
         return self
@@ -44,6 +43,8 @@ class PassThrough(Kernel):
 class Scaling(Kernel):
     """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
 
+    follows: ClassVar[bool] = True
+
     scale: Tensor  # broadcastable against the output
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
@@ -57,9 +58,6 @@ class Scaling(Kernel):
 
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
-
-    def renames(self, mass: Tensor) -> bool:
-        return not bool((mass * (self.scale == 0)).any())
 
     def geometric(self, other: Scaling) -> Kernel:
         moves = Scaling(agreeing(self.scale.sign(), other.scale.sign()))
@@ -87,9 +85,12 @@ def _sign_at(scale: Tensor, walks: Standing) -> Tensor:
 class Stopping(Kernel):
     """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
 
+    To stop leads to † (eq:adf-kernel-stop).
+
     `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
     """
 
+    follows: ClassVar[bool] = True
     ending: ClassVar[str] = GATES
 
     slope: Tensor  # shaped like the output
@@ -117,6 +118,7 @@ class Stopping(Kernel):
         return switch_players(self, plus, minus)
 
     def geometric(self, other: Stopping) -> Kernel:
+        """What is open in one play and shut in the other has no overlap (lem:alive-mismatch)."""
         moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
         return Overlap(moves, common_ends(self, other, self.slope))
 
@@ -134,7 +136,12 @@ class Stopping(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Split(Kernel):
-    """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry."""
+    """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry.
+
+    The addition oracle of both games (def:addition-subgame, def:routing-addition).
+    """
+
+    follows: ClassVar[bool] = True
 
     shares: Sequence[float | Tensor]  # probability of each operand; they sum to 1
     discounts: Sequence[Tensor] | None = None  # of each operand, 1 if None; a negative one switches players

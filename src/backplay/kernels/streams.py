@@ -46,7 +46,7 @@ class Stream(StreamState):
     aside: Tensor  # outside option and absorbed bias, which share the denominator
     absorbed: Tensor | None  # the bias' part of `aside`
     entry: Tensor | float  # probability that the sign oracle enters it
-    discount: Tensor | float  # trajectory discount
+    discount: Tensor | float  # trajectory discount (eq:routing-edge-discount)
     turn: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
 
     def _factor(self, measure: Measure) -> Tensor | float:
@@ -66,12 +66,20 @@ class Stream(StreamState):
 
     def outside(self) -> Tensor:
         """An empty stream is all outside."""
-        return self.entry * torch.where(is_empty(self.total), 1.0, self.aside / self._denominator())
+        return self.entry * self._ended(self.aside, 1.0)
 
     def leak(self) -> Tensor | None:
         if self.absorbed is None:
             return None
-        return self.entry * torch.where(is_empty(self.total), 0.0, self.absorbed / self._denominator())
+        return self.entry * self._ended(self.absorbed, 0.0)
+
+    def _ended(self, aside: Tensor, empty: float) -> Tensor:
+        """The share of what stands aside on each stream; `empty` where there is nothing else."""
+        share = aside / self._denominator()
+        if none_empty(self.total):
+            return share
+        none = below(self.total, torch.finfo(self.total.dtype).tiny)
+        return share * (1 - none) + empty * none
 
     def causes(self, mass: Tensor) -> Iterator[tuple[str, Tensor]]:
         """What of the mass ends on this stream, by the reason."""
@@ -133,7 +141,10 @@ class StreamOverlap(StreamState):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamKernel(Kernel):
-    """A sign oracle followed by two stream states; subclasses say what is chosen there."""
+    """A sign oracle followed by two stream states; subclasses say what is chosen there.
+
+    Both steps at once: that leaves out states and no walk (eq:rg-T-act, rem:rg-natural-equivalence).
+    """
 
     plus: StreamState
     minus: StreamState
@@ -159,10 +170,11 @@ class StreamKernel(Kernel):
     def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:
         """(walks,) a predecessor on a stream, in proportion to its contribution, times the walks' future if any.
 
-        Beside it the state of `crossed` on the way there, as a flat index, −1 without one.
+        Beside it the state that is crossed on the way there, as a flat index for `crossings`, −1 without one.
         """
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        """`α π₊` of a player's own mass and `β π₋` of the other's (eq:routing-per-state-recursion), signed or not."""
         return (self.spread(self.plus.send(mass, measure), self.minus.send(mass, measure)),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
@@ -239,7 +251,11 @@ class StreamKernel(Kernel):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoutingLinear(StreamKernel):
-    """Sign oracle, then a predecessor by the Gibbs policy of the stream (def:routing-recursion, eq:lrp-eps-policy)."""
+    """Sign oracle, then a predecessor by the Gibbs policy of the stream (def:routing-recursion, eq:gibbs-policy).
+
+    At `τ = 1` that is eq:lrp-eps-policy, at any other the same on contributions to the power `1/τ`
+    (eq:routing-spne-linear, eq:routing-gibbs-general-tau, eq:rg-T).
+    """
 
     contributions: Contributions
 

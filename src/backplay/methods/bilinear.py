@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backplay.methods.rules import Relay, over, stabilised
 from backplay.network.attention import Attention
-from backplay.network.nodes import Held, Node, Overlay, Wire, rerun
+from backplay.network.nodes import Halves, Held, Node, Overlay, Wire, rerun
 from backplay.values.forward import Values
 
 
@@ -66,18 +66,25 @@ class Bilinear(Relay):
         return factor * self.scores.raw(query, key)
 
 
-class Factors(Relay):
-    """A contraction of two live tensors of which one is held: one half to each all the same (prop. 3.3)."""
+def factors_of(node: Held | Halves) -> tuple[Node, Node]:
+    """Both factors of a contraction of two live tensors, whichever of them a game holds as the weight of the other."""
+    reading = node if isinstance(node, Held) else node.args[0]
+    return reading.operand, reading.held
 
-    def __init__(self, node: Held, values: Values, epsilon: float) -> None:
-        self.node, self.values, self.epsilon = node, values, epsilon
+
+class Factors(Relay):
+    """A contraction of two live tensors: one half to each, whatever games hold of them (prop. 3.3, as in S17)."""
+
+    def __init__(self, node: Held | Halves, values: Values, epsilon: float) -> None:
+        self.reading: Held = node if isinstance(node, Held) else node.args[0]
+        self.values, self.epsilon = values, epsilon
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
-        return self.node.operand, self.node.held
+        return factors_of(self.reading)
 
     def back(self, relevance: Tensor) -> Sequence[Tensor]:
-        node = self.node
+        node = self.reading
         operands = self.values[node.operand], self.values[node.held]
 
         def product(operand: Tensor, told: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The games as methods: SG, RG and RG+Eq; games averaged over moved images, whatever a model calls its image."""
+"""The games as methods: SG, RG, Excitation Backprop, and games averaged over moved images."""
 
 from __future__ import annotations
 
@@ -68,6 +68,23 @@ def stopping_game(subject: Subject, **modes: Any) -> list[Tensor]:
 )
 def routing_game(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Routing Game: at τ = 1 the αβ-LRP family (thm:ab-recovery)."""
+    return maps_of(subject, RoutingGame(subject.network, **modes))
+
+
+@method(
+    "excitation_backprop",
+    title="EB",
+    family="relevance",
+    reference="Zhang et al., Top-down neural attention by excitation backprop, IJCV 2018",
+    neurons=True,
+)
+def excitation_backprop(subject: Subject) -> list[Tensor]:
+    """Excitation Backprop: the Routing Game at α = 1, β = 0, ε = 0, which follows positive contributions alone.
+
+    The map holds marginal winning probabilities: `P(i | j) ∝ [a_i W_ij]⁺`, from 1 at the target. Operands of a sum win
+    in proportion to their values.
+    """
+    modes: dict[str, Any] = {"alpha": 1.0, "beta": 0.0, "epsilon": 0.0, "output": "one", "residual": "proportional"}
     return maps_of(subject, RoutingGame(subject.network, **modes))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from backplay.kernels.kernel import DIFFERENCE, Kernel
 from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split
-from backplay.methods.bilinear import Bilinear, Factors, Softmax
+from backplay.methods.bilinear import Bilinear, Factors, Softmax, factors_of
 from backplay.methods.rules import AffineRelay, Box, BoxRelay, Epsilon, Relay, Rule, over, sees_input
 from backplay.methods.subject import Subject
 from backplay.network.attention import Attention
@@ -52,7 +52,7 @@ class Rules:
                 return Bilinear(node, values, self.softmax)
             case Mix():
                 return AffineRelay(self.mix, node, values)
-            case Held() if self.uniform and node.helper is False and not _has_no_rule(node.held):
+            case Held() | Halves() if self.uniform and not any(_has_no_rule(f) for f in factors_of(node)):
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine() if self.first is not None and sees_input(node.operand):
                 return BoxRelay(self.first, node, values)

@@ -1,4 +1,4 @@
-"""The registry of methods: every explanation by name (`bp.explain`, `bp.methods`)."""
+"""The registry of methods: every explanation by name (`bp.explain`, `bp.methods`; app:baseline-methods)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +25,10 @@ class Scores:
     repeats: int = 1  # query heads that share a head of keys, where the operator itself repeats them
 
     def raw(self, query: Tensor, key: Tensor) -> Tensor:
-        """The product itself, of these queries and keys or of what stands in their places."""
+        """The product itself, of these queries and keys or of what stands in their places.
+
+        Times `factor` it is eq:attn-qk-bilinear.
+        """
         if self.repeats > 1:
             key = key.repeat_interleave(self.repeats, -3)
         return torch.einsum(self.equation.text, query, key)
@@ -40,7 +43,10 @@ class Scores:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Attention(Mix):
-    """Attention times Value: `operand` are the values, `weight` the oracle's reference policy."""
+    """Attention times Value (eq:attn-AV-forward): `operand` are the values, `weight` the oracle's reference policy.
+
+    The values come from a projection, if there is one (eq:attn-V-forward).
+    """
 
     projection: Affine | None = None  # the affine node that feeds the values through `wires`
     wires: tuple[Wire, ...] = ()  # from the projection to the values
@@ -76,19 +82,32 @@ class Attention(Mix):
         order = [c for c in letters if c not in self.axes] + list(self.axes)
         return weight.permute([letters.index(c) for c in order])
 
-    def through(self, x: Tensor, scope: Scope) -> Tensor:
-        """Carry a tensor in the projection's layout to the values' layout."""
+    def through(self, x: Tensor, scope: Scope, to: Node | None = None) -> Tensor:
+        """Carry a tensor in the projection's layout to the values' layout, or only to that of the wire `to`."""
         for wire in self.wires:
             x = wire.move([x], scope)
+            if wire is to:
+                break
         return x
 
-    def back(self, mass: Tensor, scope: Scope, shape: torch.Size) -> Tensor:
-        """Carry mass from the values' layout to the projection's."""
+    def traced(self, places: Tensor, scope: Scope) -> Iterator[tuple[Node, Tensor]]:
+        """Flat places in the values, followed back: each wire with the places in its output, then the projection."""
+        assert self.projection is not None
+        for wire in reversed(self.wires):
+            yield wire, places
+            sources = wire.sources([scope[n].shape for n in wire.inputs], scope, places.device)
+            places = sources.flatten()[places]
+        yield self.projection, places
+
+    def back(self, mass: Tensor, scope: Scope, shape: torch.Size, to: Node | None = None) -> Tensor:
+        """Carry mass from the values' layout to the projection's, of this shape; or only to that of the wire `to`."""
         if not self.wires:
             return mass
         shapes = [shape]
         for wire in self.wires[:-1]:
             shapes.append(wire.move([torch.empty(1, device=mass.device).expand(shapes[-1])], scope).shape)
         for wire, below in zip(reversed(self.wires), reversed(shapes), strict=True):
+            if wire is to:
+                break
             (mass,) = wire.transpose(mass, scope, [below])
         return mass

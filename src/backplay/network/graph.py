@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -42,7 +43,10 @@ class Network:
         self.learnable = _by_last_use(program)  # names of parameters, the one that is read last first
         self._lifted = dict(program.constants)  # the program's own constants
         names = {own_name(str(s.target)): str(s.target) in self._lifted for s in self._specs}
-        self._places = [(name, name.split("."), lifted) for name, lifted in names.items()]  # of the model's tensors
+        owners = itertools.groupby(names, lambda name: name.rpartition(".")[0])
+        # of the model's tensors: the path of each module that holds some, and their names
+        self._places = [(path.split(".") if path else [], list(group)) for path, group in owners]
+        self._constant = {name for name, lifted in names.items() if lifted}
         self._holds_half = _holds_half(program)
         self._changing = [own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
         self.statements, self._sizes, self._decided = builder.statements, builder.sizes, builder.decided
@@ -90,14 +94,18 @@ class Network:
         """The model's parameters and buffers that the program reads, as they are now."""
         found: dict[str, Tensor] = {}
         with EXPORTING:
-            for name, path, lifted in self._places:
-                held = _held(self.model, path)
-                if isinstance(held, Tensor):
-                    found[name] = held
-                elif not lifted:
-                    raise CaptureError(
-                        f"the model has changed: {name!r} is gone since it was captured; capture it again."
-                    )
+            for path, names in self._places:
+                owner: Any = self.model
+                for part in path:
+                    owner = _member(owner, part)
+                for name in names:
+                    held = _member(owner, name.rpartition(".")[2])
+                    if isinstance(held, Tensor):
+                        found[name] = held
+                    elif name not in self._constant:
+                        raise CaptureError(
+                            f"the model has changed: {name!r} is gone since it was captured; capture it again."
+                        )
         return found
 
     @property
@@ -305,14 +313,13 @@ def _recaptured(model: nn.Module, example: Arguments) -> Network:
     return capture(model, example)
 
 
-def _held(model: nn.Module, path: Sequence[str]) -> Any:
-    """A parameter, a buffer, or a tensor that hangs on a module as a plain attribute, if the path leads to one."""
-    leaf: Any = model
-    for name in path:
-        members = (leaf._modules, leaf._parameters, leaf._buffers) if isinstance(leaf, nn.Module) else ()
-        owner = next((held for held in members if name in held), None)
-        leaf = getattr(leaf, name, None) if owner is None else owner[name]
-    return leaf
+def _member(owner: Any, name: str) -> Any:
+    """A module, parameter, buffer or plain attribute of a module; None if there is none of that name."""
+    if isinstance(owner, nn.Module):
+        for held in (owner._parameters, owner._buffers, owner._modules):
+            if name in held:
+                return held[name]
+    return getattr(owner, name, None)
 
 
 # ---------------------------------------------------------------- what may be given as a model

@@ -15,6 +15,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from backplay.errors import UnsupportedError
 from backplay.network.layout import PLAIN, Layout
 
 aten = torch.ops.aten
@@ -49,7 +50,9 @@ class LinearMap(ABC):
 
     def row_weight(self, x: Tensor) -> Tensor:
         """The weight that all predecessors of an output share, for an operand like `x`; of even maps alone."""
-        raise NotImplementedError
+        raise UnsupportedError(
+            f"the predecessors of an output of {type(self).__name__} differ in weight; ask for rows."
+        )
 
     def matrix(self, weight: Tensor) -> Tensor | None:
         """(output channels, predecessors) where all positions share one row for each channel; None elsewhere."""

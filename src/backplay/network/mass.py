@@ -47,8 +47,8 @@ class Mass:
             return False
         some = self.value.view(len(self.value), -1)
         some = some[:, :: max(1, some.shape[1] // _SAMPLED)]
-        low, high = some.abs().amax(1).aminmax() if some.numel() else (0.0, 0.0)
-        return float(low) >= 1 / _LIMIT and float(high) <= _LIMIT
+        largest: list[float] = some.abs().amax(1).tolist() if some.numel() else [0.0]
+        return all(1 / _LIMIT <= size <= _LIMIT for size in largest)
 
     def times(self, shift: Tensor) -> Tensor:
         """`value · 2^shift`, in two steps so that the factor itself cannot overflow."""

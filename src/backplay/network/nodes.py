@@ -400,7 +400,19 @@ class Wire(Node):
             back = write_through(lambda x: self.move([x], scope), mass, shapes[0])
             if back is not None:
                 return (back,)
+        if facts.joins and all(isinstance(part, (Node, Ref)) for part in self.args[0]):
+            return self._parted(mass, scope, shapes)
         return transpose(lambda *operands: self.move(operands, scope), mass, *shapes)
+
+    def _parted(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+        """Mass of a concatenation, part by part."""
+        parts, dim, own = self.args[0], self.args[1] if len(self.args) > 1 else 0, iter(shapes)
+        all_shapes = [next(own) if isinstance(part, Node) else scope[part].shape for part in parts]
+        sizes = [
+            shape[dim] if len(shape) == mass.ndim else 0 for shape in all_shapes
+        ]  # an empty list counts for nothing
+        pieces = zip(mass.split(sizes, dim), parts, strict=True)
+        return tuple(piece for piece, part in pieces if isinstance(part, Node))
 
     def move(self, operands: Sequence[Tensor], scope: Scope, constant: float = 0.0) -> Tensor:
         """Run the wire on other operands; all that it fills in becomes `constant`."""

@@ -27,6 +27,7 @@ class Operator:
     copies: bool = False  # a wire that leaves every element where it is
     reshapes: bool = False  # a wire that keeps every element, in another shape or order
     views: bool = False  # a wire that shows the memory of its operand, where that lies in order
+    joins: bool = False  # a wire that lays tensors, its first argument, behind each other along its second
     pads: bool = False  # a wire that may put in padding
     sparse: bool = False  # a wire that leaves zeros where it puts nothing
     fills: tuple[str, ...] = ()  # the arguments that may be numbers which a wire puts in
@@ -177,7 +178,7 @@ _row("max_unpool2d max_unpool3d", reading="wire", sparse=True)
 _row("pad constant_pad_nd", reading="padding", pads=True)
 _row("im2col", reading="columns", pads=True)
 _row("tril triu", reading="triangle")
-_row("cat concat concatenate", reading="concatenation")
+_row("cat concat concatenate", reading="concatenation", joins=True)
 _row("split split_with_sizes chunk unbind tensor_split unsafe_chunk unsafe_split", reading="split")
 _row("expand_as view_as reshape_as", reading="shaped_like")
 _row("copy", reading="copied")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from backplay.errors import CaptureError
 
-_EXPERTS = "_experts_implementation"
+_EXPERTS, _GROUPED = "_experts_implementation", "grouped_mm"
 
 # while one thread exports a model, its parameters are stand-ins: nobody else may capture, read or run a model then
 EXPORTING = threading.RLock()
@@ -19,12 +20,18 @@ EXPORTING = threading.RLock()
 
 @contextmanager
 def evaluation(model: nn.Module) -> Generator[None]:
-    """Eval mode for a while; every submodule gets its own mode back."""
+    """Eval mode for a while; every submodule gets its own mode back.
+
+    torch multiplies the tokens of each expert by its weights in one grouped product, which it has in float32 and less:
+    in float64 the experts of a transformers model are computed token by token meanwhile.
+    """
     training = [m for m in model.modules() if m.training]
+    double = any(p.dtype == torch.float64 for p in model.parameters())
     try:
         for m in training:
             m.training = False
-        yield
+        with experts_by_token(model, _GROUPED) if double else nullcontext():
+            yield
     finally:
         for m in training:
             m.training = True
@@ -46,8 +53,10 @@ def with_copied_buffers(model: nn.Module, buffers: list[str]) -> Generator[None]
 
 
 @contextmanager
-def experts_by_token(model: nn.Module) -> Generator[None]:
+def experts_by_token(model: nn.Module, instead_of: str | None = None) -> Generator[None]:
     """Experts of a transformers model computed token by token for a while; every configuration gets its choice back.
+
+    With `instead_of`, only where that implementation is chosen.
 
     By default its mixtures sort all tokens of a batch by their expert, so that samples lie mixed up in one tensor.
     Token by token, each with the weights of its own experts, it is the same function, in an order that a walk follows.
@@ -55,7 +64,8 @@ def experts_by_token(model: nn.Module) -> Generator[None]:
     configurations: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
-        if config is not None and getattr(config, _EXPERTS, None) is not None:
+        choice = None if config is None else getattr(config, _EXPERTS, None)
+        if choice is not None and instead_of in (None, choice):
             configurations[id(config)] = config
     before = [(config, getattr(config, _EXPERTS)) for config in configurations.values()]
     try:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,7 @@ from backplay.network.precision import HALF, is_half, precision_of
 _SAMPLED = 64  # entries of a tensor that a look reads
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """Where a tensor lies, and torch's counter of changes in place."""
 
     pointer: int
@@ -43,13 +42,19 @@ class Snapshot:
     """
 
     marks: dict[str, Mark]
-    views: list[Tensor]  # of the sampled entries where they lie, those of one dtype and device together
+    views: list[list[Tensor]]  # of the sampled entries where they lie, those of one dtype and device together
     entries: list[Tensor]  # what these held then
 
     @staticmethod
     def at(tensors: dict[str, Tensor]) -> Snapshot:
-        views = sorted((_sample(t) for t in tensors.values()), key=_kind)
+        samples = sorted((_sample(t) for t in tensors.values()), key=_kind)
+        views = [list(group) for _, group in itertools.groupby(samples, _kind)]
         return Snapshot({name: Mark.of(t) for name, t in tensors.items()}, views, _read(views))
+
+    @cached_property
+    def pointers(self) -> frozenset[int]:
+        """Where all tensors lie."""
+        return frozenset(mark.pointer for mark in self.marks.values())
 
     def still(self, tensors: dict[str, Tensor]) -> bool:
         """Whether the tensors are as they were."""
@@ -72,8 +77,8 @@ def _sample(tensor: Tensor) -> Tensor:
     return tensor[tuple(slice(None, None, max(1, size // along)) for size in tensor.shape)]
 
 
-def _read(views: list[Tensor]) -> list[Tensor]:
-    return [torch.cat([v.flatten() for v in group]) for _, group in itertools.groupby(views, _kind)]
+def _read(views: list[list[Tensor]]) -> list[Tensor]:
+    return [torch.cat([v.flatten() for v in group]) for group in views]
 
 
 def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
@@ -148,8 +153,7 @@ class Weights:
 
     def copied(self, weight: Tensor) -> Tensor:
         """A weight that shares no memory with the model's tensors: they may change in place."""
-        pointers = {mark.pointer for mark in self.snapshot.marks.values()}
-        shared = weight.untyped_storage().data_ptr() in pointers or weight._base is not None
+        shared = weight.untyped_storage().data_ptr() in self.snapshot.pointers or weight._base is not None
         return weight.clone() if shared else weight
 
     def overwriting(self) -> Weights:

@@ -49,7 +49,7 @@ def cascade(
     which: Which = "all",
     seed: int = 0,
 ) -> Iterator[Step]:
-    """Draw layer after layer anew, from the output to the input, and compare with the model after each of them.
+    """Draw layer after layer anew, from the output to the input, and compare each time (fig:hellinger-sanity).
 
     >>> for step in bp.sanity.cascade(model, x, method=["rg", "gradient"]):
     ...     print(step.number, step.layer, step.spearman["rg"].mean(), step.distance["sg"].mean())

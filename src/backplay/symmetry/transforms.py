@@ -1,4 +1,7 @@
-"""Copies of a model that compute the same function with other weights: permuted or rescaled neurons (S33, S34)."""
+"""Copies of a model that compute the same function with other weights: permuted or rescaled neurons (S33, S34).
+
+What these do to the walk: sec:model-distance-invariances.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from backplay.errors import KeywordError
 from backplay.kernels.streams import StreamKernel
 from backplay.network.nodes import Affine, Mix
 from backplay.trajectory.comparable import check_comparable
+from backplay.trajectory.curvature import curvature as curvature
 from backplay.trajectory.gates import GateShares
 from backplay.trajectory.overlap import TwoPlays
 
@@ -121,7 +122,7 @@ def measured_floor(gates: Sequence[GateShares]) -> list[LayerFloor]:
 
 @entry
 def largest_row_overlap(play_a: Play, play_b: Play) -> float:
-    """`b`: the largest `Σ_s' √(T_A T_B)(s, s')` over the affine states that both plays leave for somewhere."""
+    """`b`: the largest row sum of `√(T_A T_B)` (eq:geom-rowsum) over the affine states that both plays leave."""
     check_comparable(play_a, play_b)
     plays, largest = TwoPlays(play_a, play_b), 0.0
     with torch.inference_mode(False), torch.no_grad():

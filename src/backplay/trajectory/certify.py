@@ -152,7 +152,11 @@ def _try(sampled: Sampled) -> tuple[str, Tensor] | None:
 
 
 def _try_gate(sampled: Sampled, node: Gate, kernel: Kernel) -> tuple[str, Tensor] | None:
-    """Continue with probability `c` for `c z + R(c)`; stopping pays 0."""
+    """Continue with probability `c` for `c z + R(c)`; stopping pays 0 (eq:bellman).
+
+    Without `R` the best answer is unique up to ties at `z = 0`, with it always: rem:adf-spne-uniqueness,
+    rem:routing-spne-uniqueness, rem:softplus-uniqueness.
+    """
     known = _regulariser(node, sampled.play)
     if known is None:
         return None
@@ -179,7 +183,7 @@ def _payoff(node: Gate, play: Play) -> Tensor:
 
 
 def _regulariser(node: Gate, play: Play) -> tuple[str, Regulariser] | None:
-    """Kind of the gate and what mixing is worth there; None where no dual is known."""
+    """Kind of the gate and what mixing is worth there (eq:softplus-soft-bellman, eq:noisy-gate-objective), or None."""
     modes: Any = play.game.modes
     form = play.solved.form(node)
     if form.name == "relu" and getattr(modes, "softplus", None) is not None:
@@ -203,7 +207,7 @@ def _shannon(c: Tensor) -> Tensor:
 
 
 def _probit(c: Tensor) -> Tensor:
-    """`φ(Φ⁻¹(c))` (eq:noisy-gate-regulariser)."""
+    """`φ(Φ⁻¹(c))` (eq:noisy-gate-regulariser, lem:noisy-gate-dual)."""
     quantile = torch.special.ndtri(c)
     # one Newton step: the library's quantile has not all digits, which the derivative of the payoff would show
     finite = quantile.abs() < 8
@@ -216,7 +220,7 @@ def _probit(c: Tensor) -> Tensor:
 
 
 def _try_max(sampled: Sampled, node: Max, kernel: Kernel) -> Tensor:
-    """The winner's value against that of every competitor, which is the node's own value."""
+    """The winner's value against every competitor's; the best is the node's own (prop:routing-maxpool-val)."""
     values, states = sampled.play.solved, sampled.states
     best = values[node].flatten()[states].double()
     step = kernel.draw(Standing(states, values[node].shape, sampled.generator))

@@ -1,4 +1,4 @@
-"""Images grouped by how a network calculates them: neighbours, medoids, a plane and a tree from distances.
+"""Images grouped by how a network calculates them (sec:discussion): neighbours, medoids, a plane and a tree.
 
 `H` is a distance between walk laws, and `√2·H` is the Euclidean distance of their square roots (eq:hellinger-def). So
 a matrix of distances can be drawn in a plane, cut into groups and grown into a tree like any other, without a pixel

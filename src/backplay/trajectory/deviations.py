@@ -70,7 +70,11 @@ def try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
 
 
 def try_attention(sampled: Sampled, node: Attention, kernel: ValueRouting) -> Tensor:
-    """Gain at the key choice and, behind one random key of each state, at the input choice (S23)."""
+    """Gain at the key choice and, behind one random key of each state, at the input choice (S23).
+
+    With payoffs `log A ṽ` the entropy makes `E log ṽ − KL(π‖A)` of the key choice (eq:attn-value-routing,
+    lem:kl-legendre-fenchel).
+    """
     play, states, gains = sampled.play, sampled.states, list[Tensor]()
     shapes = play.solved[node.operand].shape, play.solved[node].shape
     for side in (1, -1):
@@ -171,7 +175,10 @@ def _key_bias(node: Attention, play: Play) -> Tensor | None:
 
 
 def _soft_gain(payoff: Tensor, policy: Tensor, tau: float, generator: torch.Generator) -> Tensor:
-    """Largest `exp Q(π') − exp Q(π)` over pure and random `π'`, with `Q(π) = Σ π log c + τ H(π)`."""
+    """Largest `exp Q(π') − exp Q(π)` over pure and random `π'`, with `Q(π) = Σ π log c + τ H(π)`.
+
+    The largest `Q` is `τ log Σ c^{1/τ}` (eq:optimal-linear, eq:legendre-fenchel-app).
+    """
     log = payoff.log()
     size = policy.sum(1, keepdim=True)
     policy = policy / size.clamp(min=1e-300)

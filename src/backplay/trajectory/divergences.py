@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from backplay.kernels.divergence import apart
-from backplay.kernels.kernel import Kernel
+from backplay.kernels.kernel import WALK
 from backplay.network import Node
 from backplay.network.mass import Mass
 from backplay.network.nodes import Input
 from backplay.trajectory.overlap import TwoPlays
+from backplay.trajectory.passes import KernelPass, run
 from backplay.trajectory.roots import Root
 
 if TYPE_CHECKING:
@@ -30,23 +31,24 @@ class FirstRows(Root):
         super().__init__(a, b)
         self.nats = self.parted = torch.zeros_like(self.passed.losses.cemetery)
 
-    def _meet(self, node: Node, kernels: tuple[Kernel, Kernel]) -> None:
-        for to, p, q in self.pairs(node, kernels):
-            differ = apart(p, q)
-            nats, parted = (to.layout.sum(t) if isinstance(to, Node) else t for t in (differ.nats, differ.parted))
-            self.nats, self.parted = self.nats + nats, self.parted + parted
+    def count(self, to: Node | int, p: Tensor, q: Tensor) -> None:
+        differ = apart(p, q)
+        nats, parted = (to.layout.sum(t) if isinstance(to, Node) else t for t in (differ.nats, differ.parted))
+        self.nats, self.parted = self.nats + nats, self.parted + parted
+        if isinstance(to, Node):  # A's own mass, which its walk goes on with
+            own, masses = Mass(p, torch.zeros_like(self.nats), to.layout), self.passed.masses
+            masses[to] = masses[to].plus(own) if to in masses else own
 
 
 def relative_entropy(plays: TwoPlays) -> Tensor:
     """(B,) `KL(Π_A ‖ Π_B)` in nats; ∞ where a walk of A cannot be one of B."""
     if plays.a is plays.b:
         return torch.zeros_like(plays.a.cemetery)
-    first = FirstRows(plays.a, plays.b)
-    while first.at is not None:
-        first.leave(plays.kernels)
+    first = FirstRows(plays.a, plays.b).finish(plays.kernels)
     nats, parted = first.nats, first.parted
-    for node, mass in plays.a.visited().items():
-        if node in first.behind or isinstance(node, Input):
+    run(KernelPass(plays.a.network, plays.a.kernel, first.passed, WALK))
+    for node, mass in first.passed.masses.items():
+        if isinstance(node, Input):
             continue
         own, other = plays.kernels(node)
         rows = own.divergence(other)

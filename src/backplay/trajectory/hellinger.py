@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def bc_surviving(self) -> Tensor:
-        """(B,) BC of the laws given survival (eq:conditioned-bc-posthoc); NaN where a play never survives."""
+        """(B,) `BC_ord / √(Z_A Z_B)` (eq:ordinary-bc, eq:conditioned-bc-posthoc); NaN where a play never survives."""
         a, b, both = (part.flatten(1).sum(1) for part in self._given_survival)
         return (both / (a * b).sqrt()).clamp(max=1)
 
@@ -202,7 +202,7 @@ class Hellinger(Pictured, Comparison):
 
     @property
     def disagreement(self) -> Any:
-        """Like x: `h²`, tags summed (eq:per-pixel-h2)."""
+        """Like x: `h²`, tags summed (thm:per-pixel, eq:per-pixel-h2)."""
         return self.map()
 
     @property
@@ -218,8 +218,9 @@ class Hellinger(Pictured, Comparison):
     def map(self, kind: Literal["trajectory", "marginal", "fraction"] = "trajectory", conditioned: bool = False) -> Any:
         """Like x, float64: where the plays disagree, if `conditioned` then among surviving trajectories only.
 
-        `"trajectory"` is `h²` (eq:per-pixel-h2), which sums to `H²` less what † and constants hold; `"marginal"` its
-        lower bound from the marginals alone (eq:marginal-h2); `"fraction"` is `h²` over the mass (eq:fraction-h2).
+        `"trajectory"` is `h²` (eq:per-pixel-h2, given survival eq:conditioned-per-pixel-h2), which sums to `H²` less
+        what † and constants hold (eq:per-pixel-sum, eq:ordinary-h2); `"marginal"` its lower bound from the marginals
+        alone (eq:marginal-h2, eq:path-vs-marginal); `"fraction"` is `h²` over the mass (eq:fraction-h2).
         """
         if kind not in KINDS:
             raise KeywordError(f"kind={kind!r} is out of range: it must be one of {', '.join(map(repr, KINDS))}.")
@@ -271,7 +272,10 @@ class Hellinger(Pictured, Comparison):
 
     @property
     def total_variation(self) -> tuple[Tensor, Tensor]:
-        """(B,) each: the least and the most that `½ Σ |Π_A − Π_B|` can be, `H²` and `√(1 − BC²) ≤ √2·H`."""
+        """(B,) each: the least and the most that `½ Σ |Π_A − Π_B|` can be, `H²` and `√(1 − BC²) ≤ √2·H`.
+
+        sec:lmp-hellinger-distance.
+        """
         return 1 - self.bc, (1 - self.bc.square()).sqrt()
 
     @cached_property

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from backplay.entry import entry
+from backplay.entry import entries, entry
 from backplay.errors import InputError
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Node
+from backplay.pictured import Pictured
 from backplay.trajectory import clusters
 from backplay.trajectory.clusters import Medoids, Points
 from backplay.trajectory.comparable import check_comparable, check_play
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from backplay.games.play import Play
 
 
-@dataclass(frozen=True)
-class HellingerMatrix:
+@entries
+@dataclass(frozen=True, repr=False)
+class HellingerMatrix(Pictured):
     """All pairs: tensors of shape (rows, columns), with the batch as last dimension if plays hold several samples."""
 
     distance: Tensor
@@ -33,21 +35,31 @@ class HellingerMatrix:
     surviving: Tensor
     cemetery_overlap: Tensor
 
-    def neighbours(self, item: int, k: int = 5) -> tuple[Tensor, Tensor]:
+    def __repr__(self) -> str:
+        rows, columns = self.distance.shape[:2]
+        least, most = float(self.distance.amin()), float(self.distance.amax())
+        return f"HellingerMatrix({rows} × {columns}, distance {least:.3f} to {most:.3f})"
+
+    # what follows takes the distances of all walks or, if `surviving`, of those that arrive
+
+    def neighbours(self, item: int, k: int = 5, *, surviving: bool = False) -> tuple[Tensor, Tensor]:
         """(k,) the items whose calculation is nearest to that of one of them, and (k,) their distances."""
-        return clusters.neighbours(self.distance, item, k)
+        return clusters.neighbours(self._between(surviving), item, k)
 
-    def medoids(self, k: int) -> Medoids:
+    def medoids(self, k: int, *, surviving: bool = False) -> Medoids:
         """`k` groups of items, each around the one in its middle."""
-        return clusters.medoids(self.distance, k)
+        return clusters.medoids(self._between(surviving), k)
 
-    def embedding(self, dimensions: int = 2) -> Points:
+    def embedding(self, dimensions: int = 2, *, surviving: bool = False) -> Points:
         """Items as points in a plane, as far apart as their walks as nearly as it allows."""
-        return clusters.embedding(self.distance, dimensions)
+        return clusters.embedding(self._between(surviving), dimensions)
 
-    def dendrogram(self) -> Tensor:
+    def dendrogram(self, *, surviving: bool = False) -> Tensor:
         """(n − 1, 4) the tree of average linkage, as scipy writes it."""
-        return clusters.dendrogram(self.distance)
+        return clusters.dendrogram(self._between(surviving))
+
+    def _between(self, surviving: bool) -> Tensor:
+        return self.surviving if surviving else self.distance
 
 
 @entry

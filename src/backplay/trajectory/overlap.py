@@ -57,19 +57,23 @@ class TwoPlays:
     def backward(self, watch: Watch | None = None) -> Passed:
         """`β` at the input and in the ends (alg:hellinger-backward).
 
-        `watch` sees the frontier after every node, from the one that the common root is left at.
+        Its sum is the overlap of the laws (lem:hellinger-backward-correctness, eq:bc-chain-rule).
+        `watch` sees the frontier after every node, from the one at which all of the common root is left.
         """
         overlap = OverlapPass(self.a, self.b, self.kernels)
 
         def done(node: Node) -> None:
-            if watch is not None and overlap.root.at is None:
+            if watch is not None and not overlap.root.routes:
                 watch(node, overlap.passed)
 
         run(overlap, done=done)
         return overlap.passed.arrive()
 
     def forward(self) -> tuple[Tensor, dict[Node, Mass]]:
-        """(B,) `BC` and `γ`, the overlap to come, at every state (alg:hellinger-forward)."""
+        """(B,) `BC` and `γ`, the overlap to come, at every state (alg:hellinger-forward).
+
+        `γ` at the root is `BC` (lem:hellinger-forward-correctness).
+        """
         start, behind = common_root(self.a, self.b, self.kernels)
         visited = [n for n in self.a.visited() if n not in behind]
         ahead = expect(self.a.network, self.kernel, visited, ones_at_inputs(self.a), ends=True)
@@ -79,7 +83,7 @@ class TwoPlays:
         return total, ahead
 
     def surviving(self) -> Surviving:
-        """The laws given survival, by kernel-side conditioning (thm:conditioned-survival ii, iii)."""
+        """The laws given survival, by their kernels (thm:conditioned-survival ii, iii; eq:conditioned-bc-kernel)."""
         h_a, h_b = survival(self.a), survival(self.b)
         both = {node: _between(h_a[node], h_b[self.twins[node]]) for node in h_a}
         alphas: list[Mass] = []
@@ -143,17 +147,19 @@ _PARTS = "bc", "ordinary", "cemetery", "constant"
 
 
 def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
-    """The backward pass with the prefix curve `BC` behind every affine node (S31)."""
+    """The backward pass with the prefix `BC` behind every affine node (lem:bc-chain-rule, lem:bc-monotone, S31)."""
     curve: list[Growth] = []
+    overlap = OverlapPass(plays.a, plays.b, plays.kernels)
 
-    def watch(node: Node, passed: Passed) -> None:
+    def watch(node: Node) -> None:
         if _is_affine(node, plays.a):
-            losses = passed.losses
-            ordinary = torch.stack([torch.zeros_like(losses.cemetery), *(m.total() for m in passed.masses.values())])
+            losses = overlap.passed.losses
+            ordinary = torch.stack([overlap.root.waiting(), *(m.total() for m in overlap.passed.masses.values())])
             parts = ordinary.sum(0), losses.cemetery, losses.constant
             curve.append(Growth(node.name, torch.stack([losses.total(), *ordinary]).sum(0), *parts))
 
-    return plays.backward(watch), curve
+    run(overlap, done=watch)
+    return overlap.passed.arrive(), curve
 
 
 def _is_affine(node: Node, play: Play) -> bool:

@@ -91,7 +91,7 @@ class MassPass(Pass[Mass]):
 
 @dataclass
 class Losses:
-    """Where walks have ended other than at the input: (B,) float64 each."""
+    """Where walks have ended other than at the input, never to leave (eq:cemetery-absorbing): (B,) float64 each."""
 
     cemetery: Tensor
     constant: Tensor
@@ -126,7 +126,7 @@ class Passed:
 
     @staticmethod
     def starting(node: Node, root: Tensor, counting: bool = True) -> Passed:
-        """Mass `root` at a node: where the walk starts."""
+        """Mass `root` at a node: where the walk starts (eq:lmp-alpha-boundary)."""
         batch = node.layout.batch(root)
         zeros = torch.zeros(batch, dtype=torch.float64, device=root.device)
         masses = {node: Mass(root, zeros, node.layout)}
@@ -152,7 +152,7 @@ class Passed:
 
 
 class KernelPass(MassPass):
-    """Mass carried by kernels; ends of the walk are counted if `passed` counts them."""
+    """Mass carried by kernels (eq:lmp-alpha-recursion); ends of the walk are counted if `passed` counts them."""
 
     def __init__(
         self,
@@ -223,18 +223,21 @@ def by_input(elements: Tensor, play: Play) -> list[Tensor]:
 
 
 def crossing(play: Play, node: Node, measure: Measure, future: Mapping[Node, Mass] | None = None) -> Mass | None:
-    """What comes through a node's states inside a composite: at a V projection `Γ^V` (eq:attn-Gamma-V-corollary, S23).
+    """What comes through a node's states inside a composite (S23): `Γ^V` (eq:attn-Gamma-V-corollary).
+
+    It stands at a V projection, and on the wires that lead from there to the mixing.
 
     With a `future` at every node, each part times what it may expect of that. None at all other nodes.
     """
     found: Mass | None = None
     masses = play.passed(measure).masses
-    for mixing in (n for n in masses if isinstance(n, Attention) and n.projection is node):
+    for mixing in (n for n in masses if isinstance(n, Attention) and (n.projection is node or node in n.wires)):
         kernel, mass = play.kernel(mixing), masses[mixing]
-        if kernel.crossed is not node or kernel.carriers is None:  # in the Stopping Game the walk stands there
+        if kernel.crossed is None or kernel.carriers is None:  # in the Stopping Game the walk stands there
             continue
         ahead = None if future is None else future[kernel.carriers[0]]
-        through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value)
+        wire = None if kernel.crossed is node else node
+        through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value, wire)
         exponent = mass.exponent if ahead is None else mass.exponent + ahead.exponent
         mass = Mass(through, exponent, node.layout)
         found = mass if found is None else found.plus(mass)

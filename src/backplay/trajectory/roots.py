@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -22,66 +22,92 @@ if TYPE_CHECKING:
 
 Kernels = Callable[[Node], tuple[Kernel, Kernel]]  # of both plays at a node of A's network
 Players = tuple[Tensor, Tensor]  # mass of each
+Rows = tuple[Players, Players]  # of both plays
 
 
 class Root:
-    """The first state of two walks, followed from where they start until their overlap stands in `passed`.
+    """The first state of two walks, followed from where they start until all of their overlap stands in `passed`.
 
     Plays of one target start at its logit. Otherwise the rows of both roots are compared as rows of one state, of
-    weighted logits their mixture (S26b): the walk first follows wires and scales, whose single move is the logit under
-    another name.
+    weighted logits their mixture (S26b). Wires, scales, gates, sums and maxima only lead on to the neuron under another
+    name, on one way for each operand, so the walk follows them first; rows meet where a neuron chooses among others.
     """
 
     def __init__(self, a: Play, b: Play) -> None:
         start = a.start
         zeros = torch.zeros(len(a.value), dtype=torch.float64, device=a.value.device)
         self.passed = Passed(counted=Losses.none(len(a.value), a.value.device))
-        self.at: Node | None = start  # the node that the root stands on, None once it has been left
-        self.behind: list[Node] = []  # the nodes that it has left
+        self.routes: dict[Node, list[Rows]] = {}  # rows that have not met yet: of each node the routes that stand on it
+        self.behind: list[Node] = []  # the nodes that were left before any rows met: no other mass comes there
+        self._places = {node: k for k, node in enumerate(a.network.nodes)}
         roots = [play.root(WALK_DIFFERENCE) for play in (a, b)]
-        self._rows: list[Players] = [(root.clamp(min=0), (-root).clamp(min=0)) for root in roots]
         if torch.equal(*roots) and bool((start.layout.rows(roots[0]).ne(0).sum(1) == 1).all()):
             self.passed.masses[start] = Mass(roots[0].abs(), zeros, start.layout)
-            self.at = None
-
-    def leave(self, kernels: Kernels) -> None:
-        """One step down from the node that the root stands on."""
-        assert self.at is not None
-        node, both = self.at, kernels(self.at)
-        self.behind.append(node)
-        renamed = all(k.renames(plus + minus) for k, (plus, minus) in zip(both, self._rows, strict=True))
-        if renamed and not isinstance(node.carriers[0], Input):
-            self._rows = [k.pull_players(*players)[0] for k, players in zip(both, self._rows, strict=True)]
-            self.at = node.carriers[0]
         else:
-            self._meet(node, both)
-            self.at = None
+            one, other = ((root.clamp(min=0), (-root).clamp(min=0)) for root in roots)
+            self.routes[start] = [(one, other)]
 
-    def _meet(self, node: Node, kernels: tuple[Kernel, Kernel]) -> None:
-        """Overlap of two different rows, way by way."""
-        masses, losses = self.passed.masses, self.passed.losses
-        zeros = torch.zeros_like(losses.cemetery)
-        for to, p, q in self.pairs(node, kernels):
-            if isinstance(to, Node):
-                common = Mass(mean(p, q), zeros, to.layout)
-                masses[to] = masses[to].plus(common) if to in masses else common
-            elif to == CONSTANT:
-                losses.constant = losses.constant + mean(p, q)
+    def finish(self, kernels: Kernels) -> Self:
+        """Follow every route to its end."""
+        while self.routes:
+            self.leave(max(self.routes, key=self._places.__getitem__), kernels)
+        return self
+
+    def leave(self, node: Node, kernels: Kernels) -> None:
+        """One step down for all routes that stand on a node."""
+        both = kernels(node)
+        if not self.passed.masses:
+            self.behind.append(node)
+        for rows in self.routes.pop(node):
+            if all(kernel.follows for kernel in both):
+                self._follow(node, both, rows)
             else:
-                losses.cemetery = losses.cemetery + mean(p, q)
+                for to, p, q in self._meeting(node, both, rows):
+                    self.count(to, p, q)
 
-    def pairs(self, node: Node, kernels: tuple[Kernel, Kernel]) -> Iterator[tuple[Node | int, Tensor, Tensor]]:
+    def _follow(self, node: Node, kernels: tuple[Kernel, Kernel], rows: Rows) -> None:
+        """The rows under their next names, each operand a route of its own; what ends on the way has met."""
+        moved = [k.pull_players(*players) for k, players in zip(kernels, rows, strict=True)]
+        for to, one, other in zip(kernels[0].carriers or node.carriers, *moved, strict=True):
+            if isinstance(to, Input):
+                for p, q in zip(one, other, strict=True):
+                    self.count(to, p, q)
+            else:
+                self.routes.setdefault(to, []).append((one, other))
+        whole = [plus + minus for plus, minus in rows]
+        self.count(CEMETERY, *self._ended(node, *(k.lost(m) for k, m in zip(kernels, whole, strict=True))))
+        self.count(CONSTANT, *self._ended(node, *(k.constant(m) for k, m in zip(kernels, whole, strict=True))))
+
+    def count(self, to: Node | int, p: Tensor, q: Tensor) -> None:
+        """The overlap of what both walks do on one way: masses at a node, or (B,) what ends in † and in constants."""
+        masses, losses = self.passed.masses, self.passed.losses
+        if isinstance(to, Node):
+            common = Mass(mean(p, q), torch.zeros_like(losses.cemetery), to.layout)
+            masses[to] = masses[to].plus(common) if to in masses else common
+        elif to == CONSTANT:
+            losses.constant = losses.constant + mean(p, q)
+        else:
+            losses.cemetery = losses.cemetery + mean(p, q)
+
+    def waiting(self) -> Tensor:
+        """(B,) the overlap of all routes that have not met yet, each one state so far."""
+        total = torch.zeros_like(self.passed.losses.cemetery)
+        for node, routes in self.routes.items():
+            for pairs in routes:
+                for p, q in zip(*pairs, strict=True):
+                    total = total + mean(node.layout.sum(p), node.layout.sum(q))
+        return total
+
+    def _meeting(
+        self, node: Node, kernels: tuple[Kernel, Kernel], rows: Rows
+    ) -> Iterator[tuple[Node | int, Tensor, Tensor]]:
         """Where both rows go, way by way: masses at a carrier, or (B,) what ends in † and in constants."""
-        left, right = (k.ways(*players) for k, players in zip(kernels, self._rows, strict=True))
+        left, right = (k.ways(*players) for k, players in zip(kernels, rows, strict=True))
         for one, other in zip(left, right, strict=True):
             yield from zip(kernels[0].carriers or node.carriers, one.moved, other.moved, strict=True)
             yield CEMETERY, *self._ended(node, one.ends, other.ends)
-        yield (
-            CONSTANT,
-            *self._ended(
-                node, *(k.constant(plus + minus) for k, (plus, minus) in zip(kernels, self._rows, strict=True))
-            ),
-        )
+        constant = (k.constant(plus + minus) for k, (plus, minus) in zip(kernels, rows, strict=True))
+        yield CONSTANT, *self._ended(node, *constant)
 
     def _ended(self, node: Node, *ends: Tensor | None) -> tuple[Tensor, Tensor]:
         zeros = torch.zeros_like(self.passed.losses.cemetery)
@@ -90,10 +116,8 @@ class Root:
 
 
 def common_root(a: Play, b: Play, kernels: Kernels) -> tuple[Passed, list[Node]]:
-    """What the overlap pass starts from, and the nodes that it has already left."""
-    root = Root(a, b)
-    while root.at is not None:
-        root.leave(kernels)
+    """What the overlap pass starts from, and the nodes that it has already left for good."""
+    root = Root(a, b).finish(kernels)
     return root.passed, root.behind
 
 
@@ -105,11 +129,10 @@ class OverlapPass(KernelPass):
         super().__init__(a.network, self._geometric, self.root.passed, WALK, keep=False)
 
     def leave(self, node: Node) -> None:
-        if node is self.root.at:
+        if node in self.root.routes:
             with at(node):
-                self.root.leave(self.kernels)
-        else:
-            super().leave(node)
+                self.root.leave(node, self.kernels)
+        super().leave(node)  # other walks may come to the same node, as behind a skip connection
 
     def _geometric(self, node: Node) -> Kernel:
         return geometric(*self.kernels(node), node.name)

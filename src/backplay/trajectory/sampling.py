@@ -31,7 +31,7 @@ INPUT = 0  # how a trajectory ends: at an input element, in † (CEMETERY) or in
 @entries
 @dataclass
 class Trajectories(Pictured):
-    """`n` trajectories for each sample of a play. Tensors are (B, n).
+    """`n` trajectories for each sample of a play (def:trajectory-distribution, eq:path-measure). Tensors are (B, n).
 
     `states[name]` is the element of that node that each trajectory visits, as an index into the sample's flattened
     output, −1 where it does not come there; `players[name]` whose turn it is (±1, 0: not there), `streams[name]` the
@@ -68,7 +68,7 @@ class Trajectories(Pictured):
         return mass.layout.sum(mass.value).log() + mass.log_scale
 
     def expected(self, name: str | Node = "input") -> Tensor:
-        """What `frequencies` tend to, float64: `play.marginal`, or that among the walks that arrive."""
+        """What `frequencies` tend to, float64: `play.marginal`, or if they arrive `α h / Z` (eq:conditioned-alpha)."""
         node = self._node(name)
         if not self.arriving:
             return self.play.mass(node, WALK).double().plain()
@@ -142,9 +142,9 @@ class SamplingPass(Pass[Walkers]):
         step = kernel.draw(Standing(states, self.play.solved[node].shape, self.generator))
         if bool((step.stream != 0).any()):
             self.drawn.streams[node.name] = self._table(walks, step.stream, 0)
-        if kernel.crossed is not None:
-            on = step.between >= 0
-            self.write_down(kernel.crossed, [(walks[on], step.between[on], (players * step.turn)[on])])
+        on = step.between >= 0
+        for crossed, places in kernel.crossings(step.between[on]):
+            self.write_down(crossed, [(walks[on], places, (players * step.turn)[on])])
         for end in (CEMETERY, CONSTANT):
             self.drawn.ends.view(-1)[walks[step.carrier == end]] = end
         for k, operand in enumerate(kernel.carriers or node.carriers):
@@ -175,8 +175,9 @@ class SamplingPass(Pass[Walkers]):
 def sample(play: Play, n: int, seed: int, arriving: bool = False) -> Trajectories:
     """`n` trajectories of each sample of a play; if `arriving`, of the walk given that it reaches the input.
 
-    That walk has kernels of its own (eq:conditioned-kernel): every move is drawn in proportion to its probability times
-    that of arriving from there, so that no trajectory is drawn in vain however few arrive.
+    That walk has kernels of its own (eq:conditioned-kernel, eq:conditioned-path-measure): every move is drawn in
+    proportion to its probability times that of arriving from there, so that no trajectory is drawn in vain however few
+    arrive.
     """
     device = play.value.device
     generator = torch.Generator(device=device).manual_seed(seed)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def survival(play: Play) -> dict[Node, Mass]:
-    """`h`: from every state that the walk visits, the probability of reaching the input (eq:survival-recursion)."""
+    """`h`: from every state that the walk visits, the probability of reaching the input (eq:survival-function)."""
     return expect(play.network, play.kernel, play.visited(), ones_at_inputs(play), ends=False)
 
 
 def ones_at_inputs(play: Play) -> Callable[[Node], Mass]:
-    """1 at every input element."""
+    """1 at every input element (eq:survival-boundary)."""
     zeros = torch.zeros(len(play.value), dtype=torch.float64, device=play.value.device)
     return lambda node: Mass(torch.ones_like(play.solved[node]), zeros, node.layout)
 

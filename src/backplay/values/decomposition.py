@@ -46,7 +46,7 @@ class _Parts:
         return _Parts(change(self.plus), change(self.minus))
 
     def added(self, other: _Parts) -> _Parts:
-        """The sum of two pairs, part by part."""
+        """The sum of two pairs, part by part (prop:addition-equivalence)."""
         return _Parts(self.plus.plus(other.plus), self.minus.plus(other.minus)).aligned()
 
     def linear(self, keep: Callable[[Tensor], Tensor], switch: Callable[[Tensor], Tensor], node: Node) -> _Parts:
@@ -78,7 +78,11 @@ Activation = Callable[[Gate, _Parts, Values], _Parts]
 
 
 class Decomposition(Mapping[str, Pair]):
-    """The pair at every node, by node or module name."""
+    """The pair at every node, by node or module name (def:decomposition).
+
+    It is valid: everywhere `plus − minus` is the value of the network (def:valid-decomposition,
+    eq:network-decomposition-recovery, thm:decomp-recovery).
+    """
 
     def __init__(self, values: Values, activation: Activation) -> None:
         self.network: Network = values.network
@@ -137,6 +141,7 @@ def _step(node: Node, values: Values, pairs: dict[Node, _Parts], activation: Act
 
 
 def _values_pair(node: Node, values: Values) -> _Parts:
+    """The positive and the negative part of a value (eq:input-split-convention)."""
     value = values[node]
     value = value if value.is_floating_point() else value.to(values.logits.dtype)  # a mask is 0 and 1
     exponent = torch.zeros(values.batch, dtype=torch.float64, device=value.device)
@@ -177,6 +182,7 @@ def _product(node: Product, values: Values, pairs: dict[Node, _Parts]) -> _Parts
 
 
 def _winner(node: Max, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
+    """The pair of the winner (prop:maxpool-equivalence)."""
     if node.winner is None:
         left, right = (pairs[n] for n in node.inputs)
         first = node.first(*(values[n] for n in node.inputs))
@@ -210,7 +216,11 @@ def _wire(node: Wire, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
 
 
 def stopping(node: Gate, below: _Parts, values: Values) -> _Parts:
-    """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the part of its sign."""
+    """`f_stop` (eq:stop-relu); what a gate adds to `c(z) z` goes to the part of its sign.
+
+    With the canonical map below it this is eq:adf-astop-recursion: monotone while no gate changes (lem:stop-monotone),
+    and a sum over paths, by the parity of their negative weights (lem:parity-path).
+    """
     form = values.form(node)
     slope = stopping_slope(node, values, form) * form.scale
     return _scaled(below, slope, node) if form.name == "relu" else stopped(node, below, values, slope)
@@ -222,7 +232,10 @@ def stopped(node: Gate, below: _Parts, values: Values, slope: Tensor) -> _Parts:
 
 
 def mixing(eta: float) -> Activation:
-    """`f_mix` (eq:dc-relu): `η = 1` convex, `η = 0` its arithmetic dual."""
+    """`f_mix` (eq:dc-relu): `η = 1` convex (thm:dc-extreme-conv-conc), `η = 0` its arithmetic dual.
+
+    That one is not concave (rem:eta-0-concavity).
+    """
 
     def activation(node: Gate, below: _Parts, values: Values) -> _Parts:
         form = values.form(node)
@@ -241,7 +254,11 @@ def mixing(eta: float) -> Activation:
 
 
 def softplus(theta: float) -> tuple[Activation, Deform]:
-    """`f_soft` (eq:softplus-decomp), and the network with ReLU replaced by Softplus(θ) that it decomposes."""
+    """`f_soft` (eq:softplus-decomp), and the network with ReLU replaced by Softplus(θ) that it decomposes.
+
+    eq:decomp-recovery-softplus; for the two others eq:decomp-recovery-stop-mix holds. Not all slopes of its parts keep
+    their sign (rem:soft-monotone).
+    """
 
     def activation(node: Gate, below: _Parts, values: Values) -> _Parts:
         form = values.form(node)
@@ -256,13 +273,14 @@ def softplus(theta: float) -> tuple[Activation, Deform]:
 
 
 def softplus_forward(theta: float) -> Deform:
-    """The network with ReLU replaced by Softplus(θ)."""
+    """The network with ReLU replaced by Softplus(θ), the value of a soft choice (eq:softplus-soft-value)."""
 
     def deform(node: Node, values: Values) -> Tensor | None:
         form = values.form(node) if isinstance(node, Gate) else None
         if not isinstance(node, Gate) or form is None or form.name != "relu":
             return None
-        return form.scale * theta * functional.softplus(values[node.operand] / theta)
+        # straight where that changes no digit of float64; torch's own threshold of 20 is seen in the ninth
+        return form.scale * theta * functional.softplus(values[node.operand] / theta, threshold=40.0)
 
     return deform
 

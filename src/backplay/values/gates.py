@@ -23,7 +23,11 @@ _PIECEWISE = frozenset({"leaky_relu", "prelu"})  # value and slope agree, whatev
 
 
 def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
-    """Signed slope of a gate in the Stopping Game, its scale left out: probability `min(|g|, 1)`, discount the rest."""
+    """Signed slope of a gate in the Stopping Game, its scale left out: probability `min(|g|, 1)`, discount the rest.
+
+    Of ReLU 1 where `z > 0` and 0 at a tie (eq:adf-spne-policy), of Softplus its sigmoid (eq:softplus-policy),
+    of GELU `Φ(z)` (app:gelu-noisy-gate).
+    """
     z = scope[node.operand]
     if form.name in _PIECEWISE:
         return FACTORS[form.name](z, form.options)
@@ -39,7 +43,7 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
 
 
 def routing_probability(node: Gate, scope: Scope, form: Form) -> Tensor:
-    """`c(z)` of a gate in the Routing Game."""
+    """`c(z)` of a gate in the Routing Game; of ReLU 1 where `z > 0` (eq:routing-spne-stop, eq:routing-forward-stop)."""
     z = scope[node.operand]
     if form.name in FACTORS:
         return _probable(form, z)

@@ -19,7 +19,7 @@ def lower_confidence(gate: Gate, moment: Moment, risk: float) -> Tensor:
 
 
 def averse_weights(node: Attention, values: Values, moments: Moments, risk: float, score: str) -> Tensor:
-    """The oracle's weights with logits `e_qk + λ_sm ŝ` (eq:risk-attn-policy); backward only."""
+    """The softmax of `e_qk + λ_sm ŝ` (eq:risk-attn-policy, eq:risk-attn-policy-softmax); backward only."""
     scores = node.scores
     if scores is None:
         raise UnsupportedError(

@@ -11,6 +11,7 @@ except ImportError as error:
     raise MissingLibraryError("pictures need matplotlib: pip install 'backplay[view]'.") from error
 
 from backplay.view.certificate import certificate
+from backplay.view.clusters import clusters
 from backplay.view.distance import distance
 from backplay.view.flow import flow
 from backplay.view.game import game
@@ -19,12 +20,14 @@ from backplay.view.heatmap import heatmap
 from backplay.view.moments import moments
 from backplay.view.players import players
 from backplay.view.plot import plot
+from backplay.view.robustness import robustness
 from backplay.view.sweep import sweep
 from backplay.view.tokens import tokens
 from backplay.view.walks import walks
 
 __all__ = [
     "certificate",
+    "clusters",
     "distance",
     "flow",
     "game",
@@ -33,6 +36,7 @@ __all__ = [
     "moments",
     "players",
     "plot",
+    "robustness",
     "sweep",
     "tokens",
     "walks",

@@ -107,6 +107,14 @@ def distance() -> Figure:
     return bp.hellinger(clean, cued).plot()
 
 
+def clusters() -> Figure:
+    """Pictures with the tile of their class and with another one, as the network that learned from tiles plays them."""
+    shown = [zoo.images(6, spurious=cue) for cue in (True, "wrong")]
+    x, net = torch.cat([batch.x for batch in shown]), zoo.load("vit", spurious=True)
+    game = bp.RoutingGame(net, epsilon=0.0)
+    return bp.view.clusters(bp.hellinger_matrix([game.play(one[None], 0) for one in x]), x, groups=4, model=net)
+
+
 def moments() -> Figure:
     """Noise on its way through a network."""
     batch = zoo.images(1)
@@ -117,6 +125,12 @@ def certificate() -> Figure:
     """Nobody gains by deviating."""
     batch = zoo.images(1)
     return bp.certify(bp.RoutingGame(zoo.load("vgg")).play(batch.x, batch.target)).plot()
+
+
+def robustness() -> Figure:
+    """Input noise on networks of softer and softer gates."""
+    batch = zoo.images(1)
+    return bp.robustness(zoo.load("resnet"), batch.x, batch.target, noise=0.05).plot()
 
 
 @picture
@@ -164,9 +178,11 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         walks,
         flow,
         distance,
+        clusters,
         noise,
         moments,
         certificate,
+        robustness,
     )
 }
 

@@ -8,21 +8,25 @@ from matplotlib.figure import Figure
 
 from backplay.errors import InputTypeError
 from backplay.games.play import Play
+from backplay.games.robustness import Robustness
 from backplay.games.sweep import Sweep
 from backplay.trajectory.certify import Certificate
 from backplay.trajectory.hellinger import Hellinger
+from backplay.trajectory.matrix import HellingerMatrix
 from backplay.trajectory.sampling import Trajectories
 from backplay.values.moments import Moments
 from backplay.view.certificate import certificate
+from backplay.view.clusters import clusters
 from backplay.view.distance import distance
 from backplay.view.moments import moments
 from backplay.view.play import summary
+from backplay.view.robustness import robustness
 from backplay.view.sweep import sweep
 from backplay.view.walks import walks
 
 
 def plot(drawn: Any, **options: Any) -> Figure:
-    """The picture of a play, of trajectories, of a distance, of a certificate, of a sweep or of moments."""
+    """The picture of a play, of trajectories, of a distance or many, a certificate, a sweep, moments or robustness."""
     match drawn:
         case Play():
             return summary(drawn, **options)
@@ -30,11 +34,15 @@ def plot(drawn: Any, **options: Any) -> Figure:
             return walks(drawn, **options)
         case Hellinger():
             return distance(drawn, **options)
+        case HellingerMatrix():
+            return clusters(drawn, **options)
         case Certificate():
             return certificate(drawn, **options)
         case Sweep():
             return sweep(drawn, **options)
         case Moments():
             return moments(drawn, **options)
+        case Robustness():
+            return robustness(drawn, **options)
         case _:
             raise InputTypeError(f"plot has no picture of a {type(drawn).__name__}; bp.view.heatmap draws tensors.")

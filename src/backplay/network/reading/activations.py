@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from backplay.network import operators
 from backplay.network.elementwise import ancestors, between, common_ancestor, is_copy, is_nonnegative, same
 from backplay.network.forms import is_softplus
-from backplay.network.nodes import Diagonal, Gate, Node, Oracle, Ref, Scope, Sum
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Oracle, Ref, Scope, Sum, Wire
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, reading
 from backplay.network.reading.spelled_norms import literal_scale, unexpanded
@@ -130,14 +130,57 @@ def _parts(node: Node, z: Node) -> tuple[Any, ...] | None:
 
 def _softmax_of_difference(builder: Builder, difference: Node) -> Node | None:
     """`exp(x − log Σ exp x)` is softmax as well."""
-    if not isinstance(difference, Sum):
-        return None
-    for x, shift in (difference.inputs, difference.inputs[::-1]):
-        if literal_scale(shift) != -1 or unexpanded(shift.inputs[0]) not in builder.log_sums:
-            continue
-        log_sum = unexpanded(shift.inputs[0])
-        summed, axis = builder.log_sums[log_sum]
+    for x, taken in _differences(difference):
+        summed, axis = _log_sum(builder, taken) or (None, 0)
         shape = [1 if d == axis else size for d, size in enumerate(builder.traced[x])]
-        if same(summed, x) and list(builder.traced[log_sum]) == shape:
-            return builder.add(Oracle(torch.softmax, (x, axis), "softmax", nonnegative=True))
+        if summed is not None and same(summed, x) and list(builder.traced[unexpanded(taken)]) == shape:
+            scores = unshifted(builder, x, axis)
+            return builder.add(Oracle(torch.softmax, (scores, axis), "softmax", nonnegative=True))
     return None
+
+
+def _differences(node: Node) -> Iterator[tuple[Node, Node]]:
+    """`a, b` of a node that is `a − b`."""
+    if isinstance(node, Sum):
+        for kept, shift in (node.inputs, node.inputs[::-1]):
+            if literal_scale(shift) == -1:
+                yield kept, shift.inputs[0]
+
+
+def _log_sum(builder: Builder, node: Node) -> tuple[Node, int] | None:
+    """What a node sums the exponentials of, and along which axis, if it is `log Σ exp x` or `m + log Σ exp(x − m)`."""
+    node = _beside(node)
+    if node in builder.log_sums:
+        return builder.log_sums[node]
+    if isinstance(node, Gate) and node.operator == "log":
+        total = _beside(node.operand)
+        powers = total.operand if isinstance(total, Mix) and total.operator == "sum" else None
+        axes = total.args[1] if powers is not None and len(total.args) > 1 else None
+        if isinstance(powers, Gate) and powers.operator == "exp" and isinstance(axes, (list, tuple)) and len(axes) == 1:
+            return powers.operand, axes[0] % len(builder.traced[powers])
+    if isinstance(node, Sum):
+        for part, largest in (node.inputs, node.inputs[::-1]):
+            summed, axis = _log_sum(builder, part) or (None, 0)
+            for x, taken in () if summed is None else _differences(summed):
+                if same(_beside(taken), _beside(largest)):
+                    return x, axis
+    return None
+
+
+def _beside(node: Node) -> Node:
+    """A node before it was put beside others along an axis of its own."""
+    while isinstance(node, Wire) and node.operator in ("unsqueeze", "expand"):
+        node = node.inputs[0]
+    return node
+
+
+def unshifted(builder: Builder, scores: Node, axis: int) -> Node:
+    """Scores without what is taken off all of them along an axis, such as the largest: softmax does not see it."""
+    if not isinstance(scores, Sum):
+        return scores
+    from_the_back = axis if axis < 0 else axis - len(builder.traced[scores])
+    for kept, shift in (scores.inputs, scores.inputs[::-1]):
+        narrow = builder.traced[unexpanded(shift.inputs[0] if literal_scale(shift) is not None else shift)]
+        if len(narrow) < -from_the_back or narrow[from_the_back] == 1:
+            return kept
+    return scores

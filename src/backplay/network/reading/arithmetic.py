@@ -10,7 +10,7 @@ from backplay.network import operators
 from backplay.network.elementwise import common_ancestor, is_bounded, same
 from backplay.network.forms import known_form
 from backplay.network.nodes import Diagonal, Gate, Max, Mix, Node, Oracle, Product, Sum, Wire
-from backplay.network.reading.activations import composite, factors_beside
+from backplay.network.reading.activations import composite, factors_beside, unshifted
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant, is_live, reading
 from backplay.network.reading.spelled_norms import (
@@ -169,20 +169,8 @@ def _softmax(builder: Builder, numerator: Node, denominator: Node) -> Node | Non
     shape[axis] = 1
     if list(builder.traced[unexpanded(denominator)]) != shape:  # summed along one axis, put beside another
         return None
-    scores = _unshifted(builder, numerator.operand, axis)
+    scores = unshifted(builder, numerator.operand, axis)
     return builder.add(Oracle(torch.softmax, (scores, axis), "softmax", nonnegative=True))
-
-
-def _unshifted(builder: Builder, scores: Node, axis: int) -> Node:
-    """Scores without what is taken off all of them along an axis, such as the largest: softmax does not see it."""
-    if not isinstance(scores, Sum):
-        return scores
-    from_the_back = axis if axis < 0 else axis - len(builder.traced[scores])
-    for kept, shift in (scores.inputs, scores.inputs[::-1]):
-        narrow = builder.traced[unexpanded(shift.inputs[0] if literal_scale(shift) is not None else shift)]
-        if len(narrow) < -from_the_back or narrow[from_the_back] == 1:
-            return kept
-    return scores
 
 
 # ---------------------------------------------------------------- which factor carries

@@ -1,4 +1,7 @@
-"""How attention is read (S23): a product of values with softmax weights, or the fused operator."""
+"""How attention is read (S23): a product of values with softmax weights, or the fused operator.
+
+Nothing goes through queries and keys: they are an oracle (app:attention-grad-detach).
+"""
 
 from __future__ import annotations
 
