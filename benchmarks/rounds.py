@@ -81,10 +81,15 @@ def measure(calls: Mapping[str, Timed], reference: str, pace: Pace, say: Say) ->
             if name == reference:
                 raise
             rows[name].why = in_words(error)
+
+    def wants(name: str) -> bool:
+        timed = running[name]
+        return pace.goes_on([t * timed.parts for t in rows[name].times], timed.least)
+
     taken: dict[str, list[int]] = {name: [] for name in running}  # the rounds that each took part in
     for k in range(MOST):
-        chosen = [name for name in running if name != reference and pace.goes_on(rows[name].times, running[name].least)]
-        if not chosen and not (pace.goes_on(rows[reference].times) and k < pace.least):
+        chosen = [name for name in running if name != reference and wants(name)]
+        if not chosen and not (wants(reference) and k < pace.least):
             break
         say(f"round {k + 1}, {len(chosen)} of {len(calls) - 1}")
         for name in running:

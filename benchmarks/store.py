@@ -15,6 +15,7 @@ from cases import Case
 from rounds import Row
 
 FILE = "results.json"
+FAILED = "all"  # the one row of a case that failed as a whole
 
 
 def machine() -> dict[str, Any]:
@@ -60,8 +61,9 @@ class Store:
                 self.cases = {case["key"]: case for case in kept["cases"]}
 
     def has(self, case: Case) -> bool:
-        """Whether this case was measured on this commit."""
-        return self.cases.get(case.key, {}).get("revision", ...) == self.revision
+        """Whether this case was measured on this commit; one that failed as a whole was not."""
+        kept = self.cases.get(case.key)
+        return kept is not None and kept["revision"] == self.revision and kept["rows"][0]["what"] != FAILED
 
     def put(self, case: Case, rows: list[Row], seconds: float) -> None:
         """Store a case in place of an earlier measurement of it."""

@@ -24,7 +24,7 @@ import tables
 from cases import Case
 from networks import SOURCES
 from rounds import Pace, Row, in_words
-from store import Store
+from store import FAILED, Store
 
 SECTIONS: dict[str, Callable[[bool], list[Case]]] = {
     "games": games.cases,
@@ -114,7 +114,7 @@ def _run(case: Case, pace: Pace, place: str) -> list[Row]:
     try:
         return case.run(pace, lambda what: _say(f"{place}: {what}", passing=True))
     except Exception as error:
-        return [Row("all", why=in_words(error))]
+        return [Row(FAILED, why=in_words(error))]
 
 
 def _summary(rows: list[Row]) -> str:

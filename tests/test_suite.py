@@ -50,6 +50,13 @@ def test_a_ratio_rests_on_common_rounds(rounds):
     assert len(rows["quick"].times) > 5 and rows["quick"].ratio == pytest.approx(0.1 / 4)
 
 
+def test_what_has_a_bar_is_called_more_often(rounds):
+    """However long it takes; a small run asks for no more than its pace."""
+    calls = {"gradient": rounds.Timed(lambda: 3.0), "map": rounds.Timed(lambda: 9.0, least=5)}
+    assert [len(row.times) for row in rounds.measure(calls, "gradient", rounds.Pace(1.0), silently)] == [5, 5]
+    assert [len(row.times) for row in rounds.measure(calls, "gradient", rounds.Pace(0.0, 1), silently)] == [1, 1]
+
+
 def test_parts_and_pairs(rounds):
     """A draw of an average is a part of one call; a distance is weighed against two gradients."""
     calls = {
@@ -57,8 +64,9 @@ def test_parts_and_pairs(rounds):
         "draw": rounds.Timed(lambda: 12.0, parts=4),
         "distance": rounds.Timed(lambda: 8.0, against=2),
     }
-    _, draw, distance = rounds.measure(calls, "gradient", rounds.Pace(1.0), silently)
-    assert (draw.seconds, draw.ratio) == (3.0, 1.5) and (distance.seconds, distance.ratio) == (8.0, 2.0)
+    _, draw, distance = rounds.measure(calls, "gradient", rounds.Pace(4.0), silently)
+    assert (draw.seconds, draw.ratio, len(draw.times)) == (3.0, 1.5, 1)  # a call takes as long as all its parts
+    assert (distance.seconds, distance.ratio) == (8.0, 2.0)
 
 
 def test_what_does_not_run_says_why(rounds):
@@ -73,6 +81,36 @@ def test_what_does_not_run_says_why(rounds):
     assert own.ratio == 2.0
     with pytest.raises(TypeError, match="no rule"):
         rounds.measure({"gradient": rounds.Timed(fails)}, "gradient", rounds.Pace(1.0), silently)
+
+
+def test_bars(monkeypatch):
+    """What was measured is held against its bar, from above or from below; what was not is left out."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import bars
+
+    def case(section, network, batch, **ratios):
+        rows = [{"what": what.replace("_", " "), "ratio": ratio} for what, ratio in ratios.items()]
+        return f"{section}: {network}, batch {batch}", {"section": section, "network": network, "rows": rows}
+
+    slow = {"zennit AlphaBeta(2, 1)": 7.0}
+    cases = dict(
+        [
+            case("games", "VGG-16", 1, Stopping_map=1.05, Routing_anchor=2.2),
+            case("peers", "VGG-16", 1, Routing_anchor=2.0, **slow),
+            case("growth", "ResNet-50", 8, Stopping_map=1.0),
+            case("growth", "ResNet-50", 32, Stopping_map=0.85),
+            case("capture", "BERT", 2, capture=1.5),
+        ]
+    )
+    found = {(bar.promise, bar.network): (bar.limit, round(bar.found, 2), bar.holds) for bar in bars.bars(cases)}
+    assert found == {
+        ("Stopping map", "VGG-16"): ("≤ 1.1", 1.05, True),
+        ("Routing anchor", "VGG-16"): ("≤ 2.1", 2.2, False),
+        ("zennit AlphaBeta(2, 1) beside the anchor", "VGG-16"): ("≥ 3.3", 3.5, True),
+        ("Stopping map: change of the ratio from batch 8 to 32", "ResNet-50"): ("≤ 0.1", 0.15, False),
+        ("capture beside torch.export", "BERT"): ("≤ 2", 1.5, True),
+    }
+    sys.modules.pop("bars")
 
 
 def suite(*options):
