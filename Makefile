@@ -22,7 +22,8 @@ help:
 	@echo "make theory  docs/theory.md again: from every label of the paper to code and tests"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
-	@echo "make bench   time the games against one gradient"
+	@echo "make bench   speed and memory beside one gradient and the peers, into benchmarks/results (20 minutes)"
+	@echo "             ONLY=games,peers,growth,memory,capture and NETWORKS=vgg16,… choose; MINUTES=20 ends it; RESUME=1 goes on"
 	@echo "make clean   remove the environment and everything generated"
 
 demo: $(VENV)/.demo
@@ -58,8 +59,10 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(PY) -m pyright --pythonpath $(PY)
 
+# Alone on its machine: ratios bear a busy one, seconds do not.
 bench: $(VENV)/.dev
-	$(PY) benchmarks/speed.py
+	$(PY) benchmarks/suite.py $(if $(ONLY),--only $(ONLY)) $(if $(NETWORKS),--networks $(NETWORKS)) \
+	  $(if $(RESUME),--resume) $(if $(MINUTES),--minutes $(MINUTES))
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
