@@ -31,7 +31,8 @@ GAMES = {"rg": bp.RoutingGame, "sg": bp.StoppingGame}
 )
 def command(model: str, weights: str | None, game: str, layers: str | None) -> int:
     # modes that are out of range are refused before anything is loaded
-    modes = None if layers is None else GAMES[game].modes_type(layers=layers)
+    given: dict[str, Any] = {"layers": layers}
+    modes = None if layers is None else GAMES[game].modes_type(**given)
     with Bar(f"loading {model}") as bar:
         loaded = models.load(model, weights or models.RANDOM)
         bar.say(f"following {model}")
