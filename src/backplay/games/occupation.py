@@ -1,4 +1,4 @@
-"""Discounted visits of both players at the states of a node (def:occupation)."""
+"""Discounted visits of both players at the states of a node."""
 
 from __future__ import annotations
 
