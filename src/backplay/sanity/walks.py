@@ -58,7 +58,7 @@ def meet(pairs: Mapping[str, tuple[Play, Play]], further: Sequence[str] = ()) ->
 
 def _ordinary(h: Hellinger) -> Tensor:
     """(B,) `BC_ord`, right even where it is far below the roundings of `BC`; 0 where no walk arrives."""
-    return (h.bc_surviving * ((h.log_survival_a + h.log_survival_b) / 2).exp()).nan_to_num(0.0)
+    return (h.bc_surviving * ((h.log_survival_a + h.log_survival_b) / 2).exp()).nan_to_num(0.0).clamp(max=1)
 
 
 def _bound(h: Hellinger) -> Tensor:
