@@ -14,7 +14,7 @@ TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 .PHONY: help demo check test fuzz references theory lint types bench clean
 
 help:
-	@echo "make demo    explain generated pictures with bundled networks, pictures and a page in $(OUT)"
+	@echo "make demo    what the package does, on bundled networks and pictures: one page in $(OUT)"
 	@echo "make check   lint, types and the fast tests: before every commit"
 	@echo "make test    run all tests"
 	@echo "make fuzz    N random networks (N=1000, START=0) against dense references; SEED=… shows one"
@@ -22,10 +22,11 @@ help:
 	@echo "make theory  docs/theory.md again: from every label of the paper to code and tests"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
-	@echo "make bench   time the games against one gradient"
+	@echo "make bench   speed and memory beside one gradient and the peers, into benchmarks/results (20 minutes)"
+	@echo "             ONLY=games,peers,growth,memory,capture and NETWORKS=vgg16,… choose; MINUTES=20 ends it; RESUME=1 goes on"
 	@echo "make clean   remove the environment and everything generated"
 
-demo: $(VENV)/.view
+demo: $(VENV)/.demo
 	$(PY) -m backplay demo --out $(OUT)
 
 # Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
@@ -58,8 +59,10 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(PY) -m pyright --pythonpath $(PY)
 
+# Alone on its machine: ratios bear a busy one, seconds do not.
 bench: $(VENV)/.dev
-	$(PY) benchmarks/speed.py
+	$(PY) benchmarks/suite.py $(if $(ONLY),--only $(ONLY)) $(if $(NETWORKS),--networks $(NETWORKS)) \
+	  $(if $(RESUME),--resume) $(if $(MINUTES),--minutes $(MINUTES))
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
@@ -72,12 +75,12 @@ $(TORCH_STAMP):
 	@$(PIP) $(TORCH)
 	@touch $@
 
-$(VENV)/.view: pyproject.toml $(TORCH_STAMP)
-	@echo "installing backplay[view,zoo] …"
-	@$(PIP) --editable ".[view,zoo]"
+$(VENV)/.demo: pyproject.toml $(TORCH_STAMP)
+	@echo "installing backplay[cli,view,zoo] …"
+	@$(PIP) --editable ".[cli,view,zoo]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(TORCH_STAMP)
 	@echo "installing backplay[dev] …"
 	@$(PIP) --editable ".[dev]"
-	@touch $@ $(VENV)/.view
+	@touch $@ $(VENV)/.demo

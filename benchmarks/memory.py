@@ -1,100 +1,113 @@
-"""Working memory of a Routing map against one gradient on ViT-B/16: peak resident size above the loaded model.
+"""Memory: the peak above the loaded model, each in a process of its own.
 
-Each is measured in a process of its own. Weights prepared for the game are reported apart, since they serve every
-later map too.  Usage: python benchmarks/memory.py [--json]
+Stated are the first map, which also prepares weights, and the next one, which finds them ready: its peak above what was
+held before it is the working memory. Weights prepared for a game are stated apart, for they serve every later map.
 """
 
 import argparse
 import ctypes
 import gc
 import json
+import mmap
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 
-from backplay.interop.torchvision import ensure
+from cases import Case
+from networks import subject
+from rounds import Pace, Row, Say
+
+WHAT = ("gradient", "Stopping map", "Routing anchor")
+FIRST, WORKING, PREPARED, PARAMETERS = "first MB", "working MB", "prepared MB", "parameters MB"
+
+
+def cases(small: bool) -> list[Case]:
+    if small:
+        return [_case("tiny CNN", WHAT[:2], 1)]
+    singles = [_case(name, WHAT, 1) for name in ("VGG-16", "ResNet-50", "ViT-B/16")]
+    return [*singles, *(_case(name, WHAT, 8) for name in ("VGG-16", "ResNet-50"))]
+
+
+def _case(name: str, chosen: tuple[str, ...], batch: int) -> Case:
+    def run(pace: Pace, say: Say) -> list[Row]:
+        rows: list[Row] = []
+        for what in chosen:
+            say(what)
+            order = [sys.executable, str(Path(__file__).resolve()), "--network", name, "--batch", str(batch)]
+            found = subprocess.check_output([*order, "--what", what], text=True)
+            rows.append(Row(what, facts=json.loads(found.splitlines()[-1])))
+        gradient = rows[0].facts[WORKING]
+        for row in rows:
+            row.ratio = row.facts[WORKING] / gradient if gradient else None
+        return rows
+
+    return Case("memory", name, "batch", batch, run)
 
 
 def resident(trim: bool = False) -> int:
-    if trim:  # what was freed before goes back, so that it does not hide what is taken now
+    """Bytes that this process holds; what was freed goes back first, so that it does not hide what is taken next."""
+    if trim:
         gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
+        if hasattr(ctypes.CDLL(None), "malloc_trim"):
+            ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 class Peak:
-    """Largest resident size while it is entered."""
+    """Largest resident size while it is entered, above the size before."""
 
     def __enter__(self) -> "Peak":
-        self.bytes, self._running = resident(), True
+        self._before = self._largest = resident(trim=True)
+        self._running = True
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self
 
     def _watch(self) -> None:
         while self._running:
-            self.bytes = max(self.bytes, resident())
-            time.sleep(0.001)
+            self._largest = max(self._largest, resident())
+            time.sleep(0.0005)
 
     def __exit__(self, *args: object) -> None:
+        self._largest = max(self._largest, resident())
         self._running = False
         self._thread.join()
 
+    @property
+    def megabytes(self) -> float:
+        return (self._largest - self._before) / 1e6
 
-def measure(what: str) -> dict[str, float]:
-    """Megabytes of one gradient or of one Routing map."""
-    models = ensure().models
-    torch.manual_seed(0)
-    model = models.vit_b_16().eval().requires_grad_(False)
-    torch.nn.init.normal_(model.heads.head.weight, std=0.02)
-    x, prepared = torch.randn(1, 3, 224, 224), 0
+
+def weigh(name: str, batch: int, what: str) -> dict[str, float]:
+    """Megabytes of one kind of map, in this process."""
+    asked, prepared = subject(name, batch), 0.0
     with torch.no_grad():
-        model(x)  # threads and library buffers are there before the counting starts
-    loaded = resident(trim=True)
-    if what == "gradient":
-        with Peak() as peak:
-            y = x.clone().requires_grad_()
-            torch.autograd.grad(model(y)[0, 0], y)
-    else:
+        asked.logits()  # threads and library buffers are there before the counting starts
+    call = asked.gradient
+    if what != "gradient":
         import backplay as bp
 
-        game = bp.RoutingGame(model)
-        network = game.network(x)
-        loaded = resident(trim=True)
-        with Peak() as peak:
-            game.attribute(x, 0)
-        prepared = network.weights().nbytes()
-    parameters = sum(p.nbytes for p in model.parameters())
-    found = {"peak": peak.bytes - loaded, "prepared": prepared, "parameters": parameters}
-    return {name: size / 1e6 for name, size in found.items()}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--one", choices=["gradient", "routing"], help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(options.one)))
-        return
-    found = {
-        what: json.loads(subprocess.check_output([sys.executable, __file__, "--one", what]).decode().splitlines()[-1])
-        for what in ("gradient", "routing")
-    }
-    working = found["routing"]["peak"] - found["routing"]["prepared"]
-    ratio = working / found["gradient"]["peak"]
-    share = found["routing"]["prepared"] / found["routing"]["parameters"]
-    if options.json:
-        print(json.dumps({**found, "working": working, "ratio": ratio, "prepared_over_parameters": share}))
-        return
-    print(f"gradient     {found['gradient']['peak']:7.0f} MB above the loaded model")
-    print(f"Routing map  {working:7.0f} MB, {ratio:.2f} times the gradient")
-    print(f"prepared     {found['routing']['prepared']:7.0f} MB, {share:.2f} times the parameters")
+        network = bp.capture(asked.model, asked.given)
+        game = bp.StoppingGame(network) if what == "Stopping map" else bp.RoutingGame(network)
+        call = lambda: game.attribute(asked.given, 0)  # noqa: E731
+    with Peak() as first:
+        call()
+    with Peak() as again:
+        call()
+    if what != "gradient":
+        prepared = network.weights().nbytes() / 1e6
+    parameters = sum(p.nbytes for p in asked.model.parameters()) / 1e6
+    return {FIRST: first.megabytes, WORKING: again.megabytes, PREPARED: prepared, PARAMETERS: parameters}
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", required=True)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--what", choices=WHAT, required=True)
+    options = parser.parse_args()
+    print(json.dumps(weigh(options.network, options.batch, options.what)))

@@ -23,6 +23,7 @@ LEVELS = (
     ("methods", "photographs"),
     ("interop", "zoo"),
     ("models",),
+    ("circuits",),
     ("view",),
     ("text",),
     ("bench", "sanity"),
@@ -35,7 +36,7 @@ TYPES = {("trajectory", "games")}  # a pass knows a `Play` by its type alone
 
 # what files of one kind define by agreement: a command, a source of models; an outline is called as its class is
 AGREED = {
-    "cli": {"add", "run", "describe"},
+    "cli": {"command", "describe", "explain"},
     "interop": {"explain"},
     "models": {"load", "names"},
     "zoo": {"load", "triangle"},

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from backplay.circuits import Circuit, Concepts, circuit, concepts
 from backplay.errors import BackplayError
 from backplay.games import (
     PRESETS as presets,
@@ -14,11 +15,13 @@ from backplay.games import (
     Reynolds,
     RoutingGame,
     StoppingGame,
+    SubPlay,
     preset,
     sweep,
 )
 from backplay.games.robustness import Robustness, robustness
 from backplay.methods import Explainer, MethodInfo, explain, methods
+from backplay.methods import rules as lrp
 from backplay.network import Network, Node, capture
 from backplay.symmetry import transforms
 from backplay.trajectory import bounds
@@ -37,6 +40,8 @@ __version__ = "0.1.0"
 __all__ = [
     "BackplayError",
     "Certificate",
+    "Circuit",
+    "Concepts",
     "Decomposition",
     "Explainer",
     "Hellinger",
@@ -51,13 +56,17 @@ __all__ = [
     "Robustness",
     "RoutingGame",
     "StoppingGame",
+    "SubPlay",
     "bounds",
     "capture",
     "certify",
+    "circuit",
+    "concepts",
     "decompose",
     "explain",
     "hellinger",
     "hellinger_matrix",
+    "lrp",
     "methods",
     "moments",
     "preset",

@@ -205,6 +205,20 @@ def _check_range(index: Tensor, shape: torch.Size) -> None:
         raise InputError(f"target {given} is out of range: the model has {has}, so give {accepted}.")
 
 
+def read_targets(targets: Any) -> list[Any]:
+    """Several targets, each such as `play` takes."""
+    given: Any = _plain(targets)
+    if isinstance(given, Tensor) and given.ndim:
+        given = given.tolist() if given.ndim == 1 and not given.is_floating_point() else list(given)
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InputTypeError(
+            f"targets must be a list with a target for each play, got {type(targets).__name__}; give targets=[3, 5]."
+        )
+    if not len(given):
+        raise InputError("targets is an empty list: give at least one target.")
+    return list(given)
+
+
 # ---------------------------------------------------------------- parts of a batch
 
 

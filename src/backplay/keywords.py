@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from backplay.errors import KeywordError
+import torch
+from torch import Tensor
+
+from backplay.errors import KeywordError, suggestion
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,98 @@ class Layer:
         return "the name of a module or node, or None"
 
 
-Keyword = Number | Choice | Layer
+@dataclass(frozen=True)
+class ByLayer:
+    """Keywords by layer: for patterns of module paths, a mapping each of the keywords that hold there.
+
+    Command lines give it as JSON.
+    """
+
+    accepts: Mapping[str, Number | Choice] = field(default_factory=dict[str, "Number | Choice"])
+    elsewhere: tuple[str, ...] = ()  # keywords that speak of the whole game
+    default: None = None
+    note: str = "keywords that hold in some modules; later patterns win"
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value as a plain dict of dicts; a `KeywordError` unless it is accepted."""
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = json.loads(value)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+        given: Mapping[Any, Any] = value
+        return {pattern: self._keywords(name, pattern, inner) for pattern, inner in given.items()}
+
+    def _keywords(self, name: str, pattern: Any, keywords: Any) -> dict[str, Any]:
+        if not isinstance(pattern, str) or not isinstance(keywords, Mapping):
+            raise KeywordError(f"{name}={{{pattern!r}: {keywords!r}}} is out of range: it must be {self.range}.")
+        given: Mapping[Any, Any] = keywords
+        for key in given:
+            if key in self.elsewhere:
+                raise KeywordError(
+                    f"{name}: {key!r} at {pattern!r} has no meaning by layer, only for the whole game; "
+                    f"by layer there are {', '.join(self.accepts)}."
+                )
+            if key not in self.accepts:
+                hint = suggestion(key, self.accepts)
+                raise KeywordError(
+                    f"{name}: unknown keyword {key!r} at {pattern!r}{hint}; by layer there are "
+                    f"{', '.join(self.accepts)}."
+                )
+        return {key: self.accepts[key].check(f"{name}[{pattern!r}]: {key}", inner) for key, inner in given.items()}
+
+    @property
+    def range(self) -> str:
+        """What is accepted, in words."""
+        return 'a mapping such as {"features.*": {"' + next(iter(self.accepts), "keyword") + '": …}}, or None'
+
+
+@dataclass(frozen=True)
+class Bound(Number):
+    """A finite number, or a tensor of such that can be broadcast to the input; None leaves it to the input."""
+
+    default: float | None = None
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value, a tensor detached; a `KeywordError` unless it is accepted."""
+        if not isinstance(value, Tensor):
+            return super().check(name, value)
+        if not value.numel() or value.is_complex() or not bool(torch.isfinite(value).all()):
+            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+        return value.detach()
+
+    @property
+    def range(self) -> str:
+        """What is accepted, in words."""
+        return "a finite number, a tensor of such like the input, or None"
+
+
+@dataclass(frozen=True)
+class ByPattern:
+    """Objects by patterns of module paths; `read` checks one of them, and `words` says what they are."""
+
+    read: Callable[[str, Any], Any]
+    words: str
+    default: None = None
+    note: str = ""
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value as a plain dict; a `KeywordError` unless it is accepted."""
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or not all(isinstance(pattern, str) for pattern in value):  # pyright: ignore[reportUnknownVariableType]
+            raise KeywordError(f"{name}={value!r} is out of range: it must be {self.range}.")
+        given: Mapping[Any, Any] = value
+        return {pattern: self.read(f"{name}[{pattern!r}]", inner) for pattern, inner in given.items()}
+
+    @property
+    def range(self) -> str:
+        """What is accepted, in words."""
+        return f"a mapping such as {self.words}, or None"
+
+
+Keyword = Number | Choice | Layer | ByLayer | ByPattern | Bound
 
 SEED = Number(0, note="fixes every draw")

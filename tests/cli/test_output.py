@@ -8,12 +8,11 @@ import sys
 import threading
 import time
 
-import numpy as np
 import pytest
-import torch
 
 from backplay import progress
-from backplay.cli.output import colours, folder, print_json, whole
+from backplay.cli.bar import Bar, aside
+from backplay.cli.output import check_folder, end, folder, print_json, wants_json, whole
 from backplay.progress import Progress
 
 
@@ -46,18 +45,6 @@ def test_folders(tmp_path):
 def test_json_without_nan(capsys):
     print_json({"a": [float("nan"), 1.5, {"b": float("-inf")}], "σ": (True, None)})
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5, {"b": None}], "σ": [True, None]}
-
-
-def test_colours():
-    """Red for, blue against, white for nothing; the scale is the same on both sides."""
-    heat = torch.zeros(2, 4, 4)
-    heat[:, 0, 0], heat[0, 1, 1], heat[1, 2, 2] = 1.0, -2.0, 1.0
-    picture = colours(heat).astype(int)
-    assert picture.shape == (4, 4, 3) and (picture[3, 3] == 247).all()
-    assert tuple(picture[0, 0]) == (103, 0, 31) and tuple(picture[1, 1]) == (5, 48, 97)
-    assert tuple(picture[2, 2]) == (214, 96, 77), "half of the largest"
-    assert (colours(torch.zeros(3, 4, 4)) == 247).all()
-    assert colours(torch.full((1, 4, 4), float("nan"))).dtype == np.uint8
 
 
 @pytest.mark.parametrize("seconds, terminal, told", [(0.3, True, True), (0.0, True, False), (0.3, False, False)])
@@ -111,3 +98,68 @@ def test_progress_ends_with_an_error(monkeypatch):
             raise KeyError
         assert threading.active_count() == before
     os.close(reader)
+
+
+# ---------------------------------------------------------------- the bar of a command
+
+
+def screen(monkeypatch):
+    """A terminal in place of standard error, and a function that tells all that came to it."""
+    reader, writer = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = open(writer, "w")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stderr", stream)
+
+    def heard():
+        stream.write("end")
+        stream.flush()
+        told = ""
+        while not told.endswith("end"):
+            told += os.read(reader, 10_000).decode()
+        stream.close()
+        os.close(reader)
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", told)
+
+    return heard
+
+
+def test_a_bar_for_people(monkeypatch):
+    """What goes on, how far; a line that is printed meanwhile stands alone."""
+    heard = screen(monkeypatch)
+    with Bar("explaining", 20) as bar, Progress("averaging", 50) as inner:
+        bar.advance(8)
+        inner.advance(3)
+        time.sleep(0.5)
+        with aside():
+            print("a line", file=sys.stderr)
+    told = heard()
+    assert "explaining 8/20: averaging 3/50" in told
+    assert re.search(r"(^|[\r\n ])a line\r\n", told), told
+    assert Progress._open == []
+
+
+def test_no_bar_without_a_terminal(monkeypatch, capsys):
+    with Bar("explaining", 20) as bar:
+        bar.advance(20)
+        with aside():
+            print("a line")
+    out, err = capsys.readouterr()
+    assert out == "a line\n" and err == ""
+
+
+def test_how_it_ends(capsys):
+    assert end(["a"], "backplay a", ValueError("one\n two"), 4) == 4
+    assert capsys.readouterr() == ("", "backplay a: one two\n")
+    assert end(["a", "--json"], "backplay a", "one", 2) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"] == {"type": "UsageError", "message": "one", "command": "backplay a", "code": 2}
+    assert err == "backplay a: one\n"
+    assert not wants_json(["explain", "--", "--json"])
+
+
+def test_folders_that_could_be_made(tmp_path):
+    assert check_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b" and not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="is a file"):
+        check_folder(tmp_path / "file" / "below")

@@ -155,9 +155,31 @@ def invariants(case: Case, game, play, x) -> None:
             first[:1].abs().flatten(1).amax(1).clamp(min=1e-5)
         )  # a map that cancels is made of roundings, as in `sizes`
         near(single, first[:1], size, f"{name}: a sample alone", 1e-9)
+    parts(name, play)
     n = 400
     drawn = play.sample(n, seed=1)
     for code, mass in ((-1, play.cemetery), (-2, play.constant)):
         share, sigma = (drawn.ends == code).double().mean(1), (mass * (1 - mass) / n).clamp(min=1e-12).sqrt()
         if bool(((share - mass).abs() > 6 * sigma + 1e-6).any()):
             raise Difference(f"{name}: sampled ends {share.tolist()}, expected {mass.tolist()}")
+
+
+def parts(name: str, play) -> None:
+    """Walks through some states of a node and those through its others are all that pass it (S26c)."""
+    inputs, nodes = play.network.inputs, [n for n in play.network.nodes if n in play.network.carrying]
+    for node in nodes[:: max(1, len(nodes) // 4)]:
+        value = play.solved[node]
+        mask = (torch.arange(value.numel()) % 3 == 1).view(value.shape)
+        one, other, both = (play.through(node, chosen) for chosen in (mask, ~mask, mask | ~mask))
+        where = f"{name} through {node.name}"
+        near(one.share + other.share, node.layout.sum(play.marginal(node)), 1.0, f"{where}: shares")
+        here = node.layout.rows(one.marginal(node))
+        near(here, node.layout.rows(play.marginal(node) * mask), 1.0, f"{where}: marginal there")
+        ends = one.cemetery + one.constant + sum(one.marginal(n).flatten(1).sum(1) for n in inputs)
+        near(ends, one.share, 1.0, f"{where}: ends")
+        for k, whole in enumerate(both.maps()):
+            size = play.occupation(inputs[k]).difference.abs().flatten(1).amax(1) * (1 + play.value.abs()) + 1e-6
+            near(one.maps()[k] + other.maps()[k], whole, size, f"{where}: maps")
+        for n in nodes[:: max(1, len(nodes) // 3)]:
+            found, whole = (n.layout.rows(m) for m in (one.marginal(n) + other.marginal(n), both.marginal(n)))
+            near(found, whole, 1.0, f"{where}: marginals at {n.name}")

@@ -105,9 +105,14 @@ def test_refusals():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 def test_on_the_bundled_networks(name):
-    """Players who are less sure change their minds less: on trained networks `H` and the map move less as θ grows."""
-    batch = zoo.images(3)
+    """Players who are less sure change their minds less: on trained networks walk and map move less than with ReLU.
+
+    The walk and the map itself move less and less as θ grows. By its own size the map does not: at θ = 1 little is left
+    of the gradient (ResNet: 0.43 with ReLU, 0.32 at θ = 0.3, 0.38 at θ = 1).
+    """
+    batch = zoo.images(8)
     found = bp.robustness(zoo.load(name), batch.x, batch.target, thetas=[0.0, 0.3, 1.0], noise=0.05, n=2)
-    walk, image = (t.flatten(1).median(1).values for t in (found.distance, found.relative))
-    assert bool((walk.diff() < 0).all()) and bool((image.diff() < 0).all())
+    walk, moved, share = (t.flatten(1).median(1).values for t in (found.distance, found.measured, found.relative))
+    assert bool((walk.diff() < 0).all()) and bool((moved.diff() < 0).all())
+    assert bool((share[1:] < share[0]).all())
     assert found.curvature is None and "of kind max" in found.refusal

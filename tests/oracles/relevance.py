@@ -49,22 +49,43 @@ def gamma(a, weight, bias, relevance, eps=0.0, gam=0.25, share=False):
     return found
 
 
-def box(a, weight, relevance, low, high):
-    """Montavon 2017, zᴮ."""
-    found = np.zeros(len(a))
+def box(a, weight, relevance, low, high, eps=0.0):
+    """Montavon 2017, zᴮ; bounds are numbers, or arrays like `a`."""
+    found, low, high = np.zeros(len(a)), np.broadcast_to(low, len(a)), np.broadcast_to(high, len(a))
     for j, row in enumerate(weight):
-        terms = [a[i] * w - low * max(w, 0.0) - high * min(w, 0.0) for i, w in enumerate(row)]
+        terms = [a[i] * w - low[i] * max(w, 0.0) - high[i] * min(w, 0.0) for i, w in enumerate(row)]
         for i, c in enumerate(terms):
-            found[i] += ratio(c * relevance[j], sum(terms))
+            found[i] += ratio(c * relevance[j], sum(terms) + eps * sign(sum(terms)))
     return found
 
 
-def absolute(a, weight, relevance):
+def absolute(a, weight, relevance, eps=0.0):
     """Shares of |a_i w_ij|."""
     found = np.zeros(len(a))
     for j, row in enumerate(weight):
         for i, w in enumerate(row):
-            found[i] += ratio(abs(a[i] * w) * relevance[j], np.abs(row * a).sum())
+            found[i] += ratio(abs(a[i] * w) * relevance[j], np.abs(row * a).sum() + eps)
+    return found
+
+
+def alpha_beta(a, weight, bias, relevance, alpha, beta, eps=0.0):
+    """Bach 2015, eq. 60: a bias stands in the sum of its sign."""
+    found = np.zeros(len(a))
+    for j, row in enumerate(weight):
+        for factor, side in ((alpha, 1.0), (-beta, -1.0)):
+            terms = [max(side * c, 0.0) for c in row * a]
+            total = sum(terms) + max(side * bias[j], 0.0) + eps
+            for i, c in enumerate(terms):
+                found[i] += factor * ratio(c * relevance[j], total)
+    return found
+
+
+def blind(weights, offset, relevance, eps=0.0):
+    """Shares that do not ask for the input; `offset` stands in the denominator."""
+    found = np.zeros(weights.shape[1])
+    for j, row in enumerate(weights):
+        for i, w in enumerate(row):
+            found[i] += ratio(w * relevance[j], row.sum() + offset[j] + eps)
     return found
 
 
@@ -221,6 +242,29 @@ class Linear:
 
     def pool(self, x, mean, r):
         return x / len(x) * np.vectorize(ratio)(r, mean)
+
+
+class Composite(Linear):
+    """What all composites have in common: norms and offsets pass relevance on, sums and pooling have a stabiliser."""
+
+    def __init__(self, layer, conv, eps, stabiliser=1e-6):
+        super().__init__(layer, conv, flow=True, eps=eps)
+        self.stabiliser = stabiliser
+
+    def per(self, r, z):
+        return r / (z + self.stabiliser * np.vectorize(sign)(z))
+
+    def add(self, a, b, r):
+        return a * self.per(r, a + b), b * self.per(r, a + b)
+
+    def norm(self, x, y, scale, r):
+        return r
+
+    def constant(self, x, y, r):
+        return r
+
+    def pool(self, x, mean, r):
+        return x / len(x) * self.per(r, mean)
 
 
 class Chefer:

@@ -58,8 +58,8 @@ def test_two_copies_that_know_nothing(network, x):
 
 def test_noise(network, x):
     levels = list(input_noise(network, x, sigmas=(0.0, 0.1, 0.5), seed=1))
-    for game in ("sg", "rg"):  # two plays of one input: 1 − BC is rounding, and H its root
-        assert (levels[0].distance[game].square() < 1e-12).all()
+    for game in ("sg", "rg"):  # the root of one rounding, where an input is played twice
+        assert levels[0].distance[game].max() < 1e-7
     drawn = (noisy(x, 0.5, 1) - x) / 0.5
     assert torch.allclose((noisy(x, 0.1, 1) - x) / 0.1, drawn)  # one draw for all levels
     assert close(noisy(x[3:], 0.5, 1, first=3), noisy(x, 0.5, 1)[3:])  # and for any batch

@@ -2,119 +2,113 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
+import click
+
+from backplay.cli.bar import Bar
+from backplay.cli.options import json_asked, json_option
 from backplay.cli.output import print_json, whole
-from backplay.cli.parser import Commands, Parser, add_command, add_json
 from backplay.errors import KeywordError
-from backplay.progress import Progress
 
 ROW_FORMATS = ("csv", "json", "parquet")
+_ABOUT = "reproduce the paper's tables: run a config, show its tables, its rows"
 
 
-def add(commands: Commands, given: list[str]) -> None:
-    parser = add_command(
-        commands, "bench", "reproduce the paper's tables: run a config, show its tables, its rows", run
-    )
-    parts = parser.add_subparsers(dest="part", required=True, metavar="run|table|rows", parser_class=Parser)
-    _add_run(_part(parts, "run", "work off a config; rows are kept as they are computed", run_config))
-    _add_table(_part(parts, "table", "the tables of a run", show_tables))
-    _add_rows(_part(parts, "rows", "the rows of a run, all or what a query selects", show_rows))
+@click.group("bench", help=f"{_ABOUT.capitalize()}.", short_help=_ABOUT)
+def command() -> None:
+    pass
 
 
-def _part(parts: Any, name: str, about: str, function: Any) -> Parser:
-    parser: Parser = parts.add_parser(name, help=about, description=about)
-    add_json(parser, argparse.SUPPRESS)
-    parser.set_defaults(do=function, parser=parser)
-    return parser
-
-
-def _add_run(parser: Parser) -> None:
-    parser.add_argument("config", metavar="CONFIG.yaml")
-    parser.add_argument("--out", required=True, metavar="RUN", help="the folder of the run")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in that folder")
-    parser.add_argument(
-        "--engine", choices=("inline", "processes", "ray"), help="default: processes if --workers is given"
-    )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes, or Ray's actors")
-    parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster; without it Ray is started here")
-    parser.add_argument("--zoo", action="store_true", help="the bundled networks and pictures in place of the config's")
-    parser.add_argument("--validation", type=int, metavar="N", help="so many samples of the validation split")
-    parser.add_argument("--test", type=int, metavar="N", help="so many samples of the test split")
-
-
-def _add_table(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="RUN")
-    parser.add_argument("--format", default="md", choices=("md", "latex", "csv", "html"))
-    parser.add_argument("--maps", action="store_true", help="html: the best, median and worst map of every row")
-    parser.add_argument("--no-time", action="store_true", help="without the time per image, which differs in every run")
-    parser.add_argument("-o", "--out", metavar="FILE")
-
-
-def _add_rows(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="RUN")
-    parser.add_argument("--sql", nargs="?", const="", metavar="QUERY", help="a query on `rows`; without one, a prompt")
-    parser.add_argument("--format", default="csv", choices=ROW_FORMATS)
-    parser.add_argument("-o", "--out", metavar="FILE")
-
-
-def run(options: argparse.Namespace) -> int:
-    return options.do(options)
-
-
-def run_config(options: argparse.Namespace) -> int:
+@command.command("run", help="Work off a config; rows are kept as they are computed.")
+@click.argument("config", metavar="CONFIG.yaml")
+@click.option("--out", required=True, metavar="RUN", help="The folder of the run.")
+@click.option("--resume", is_flag=True, help="Go on with the run in that folder.")
+@click.option(
+    "--engine",
+    type=click.Choice(["inline", "processes", "ray"]),
+    help="Who computes; processes if --workers is given, else inline.",
+)
+@click.option("--workers", type=int, metavar="N", help="Processes, or Ray's actors.")
+@click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster; without it Ray is started here.")
+@click.option("--zoo", is_flag=True, help="The bundled networks and pictures in place of the config's.")
+@click.option("--validation", type=int, metavar="N", help="So many samples of the validation split.")
+@click.option("--test", type=int, metavar="N", help="So many samples of the test split.")
+@json_option
+def run_config(
+    config: str,
+    out: str,
+    resume: bool,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
+    zoo: bool,
+    validation: int | None,
+    test: int | None,
+) -> int:
     from backplay import bench
 
-    limits = {k: v for k, v in (("validation", options.validation), ("test", options.test)) if v is not None}
+    limits = {k: v for k, v in (("validation", validation), ("test", test)) if v is not None}
     if any(value < 1 for value in limits.values()):
         raise KeywordError("--validation and --test take 1 or more samples.")
-    config = bench.load(options.config, options.zoo, limits)
-    engine = options.engine or ("processes" if options.workers is not None else "inline")
-    summary = bench.run(config, options.out, engine, options.workers, options.address, options.resume)
-    if options.json:
+    read = bench.load(config, zoo, limits)
+    chosen = engine or ("processes" if workers is not None else "inline")
+    summary = bench.run(read, out, chosen, workers, address, resume)
+    if json_asked():
         print_json(vars(summary))
     else:
         done = f"{summary.done} samples computed, {summary.before} were there, {summary.failed} failed"
-        print(f"{done}; rows and tables: backplay bench table {options.out}")
+        print(f"{done}; rows and tables: backplay bench table {out}")
     return 0 if summary.failed == 0 else 3
 
 
-def show_tables(options: argparse.Namespace) -> int:
+@command.command("table", help="The tables of a run.")
+@click.argument("run", metavar="RUN")
+@click.option("--format", "form", default="md", show_default=True, type=click.Choice(["md", "latex", "csv", "html"]))
+@click.option("--maps", is_flag=True, help="html: the best, median and worst map of every row.")
+@click.option("--no-time", is_flag=True, help="Without the time per image, which differs in every run.")
+@click.option("-o", "--out", metavar="FILE")
+@json_option
+def show_tables(run: str, form: str, maps: bool, no_time: bool, out: str | None) -> int:
     from backplay import bench
 
-    if options.maps and options.format != "html":
-        raise KeywordError(f"--maps is for --format html, not {options.format}.")
-    if options.maps:
-        from backplay.bench import maps
+    if maps and form != "html":
+        raise KeywordError(f"--maps is for --format html, not {form}.")
+    if maps:
+        from backplay.bench import maps as pages
 
-        with Progress("computing the maps"):
-            text = maps.page(options.folder)
+        with Bar("computing the maps"):
+            text = pages.page(run)
     else:
-        text = bench.write(bench.build(options.folder), options.format, time=not options.no_time)
-    if options.json:
-        print_json({"format": options.format, "text": text})
+        text = bench.write(bench.build(run), form, time=not no_time)
+    if json_asked():
+        print_json({"format": form, "text": text})
     else:
-        _put(text, options.out)
+        put(text, out)
     return 0
 
 
-def show_rows(options: argparse.Namespace) -> int:
+@command.command("rows", help="The rows of a run, all or what a query selects.")
+@click.argument("run", metavar="RUN")
+@click.option("--sql", metavar="QUERY", is_flag=False, flag_value="", help="A query on `rows`; without one, a prompt.")
+@click.option("--format", "form", default="csv", show_default=True, type=click.Choice(ROW_FORMATS))
+@click.option("-o", "--out", metavar="FILE")
+@json_option
+def show_rows(run: str, sql: str | None, form: str, out: str | None) -> int:
     from backplay.bench import queries
 
-    if options.sql == "":
-        return _prompt(options.folder)
-    found = queries.select(options.folder, options.sql)
-    if options.json:
+    if sql == "":
+        return _prompt(run)
+    found = queries.select(run, sql)
+    if json_asked():
         print_json(found.to_pylist())
-    elif options.format == "parquet":
-        if options.out is None:
+    elif form == "parquet":
+        if out is None:
             raise KeywordError("--format parquet needs -o FILE.")
-        queries.write_parquet(found, Path(options.out))
+        queries.write_parquet(found, Path(out))
     else:
-        _put(queries.text(found, options.format), options.out)
+        put(queries.text(found, form), out)
     return 0
 
 
@@ -138,7 +132,7 @@ def _prompt(folder: str) -> int:
             print(error, file=sys.stderr)
 
 
-def _put(text: str, out: str | None) -> None:
+def put(text: str, out: str | None) -> None:
     if out is None:
         print(text, end="" if text.endswith("\n") else "\n")
         return

@@ -1,36 +1,38 @@
-"""`backplay methods`: every method by name."""
+"""`backplay methods`: every method and preset by name, or one in full."""
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
+import click
 import torch
 
 import backplay as bp
 from backplay import models
+from backplay.cli import columns
+from backplay.cli.bar import Bar
+from backplay.cli.options import command as declared
+from backplay.cli.options import complete_list, json_asked, model_option
 from backplay.cli.output import print_json
-from backplay.cli.parser import Commands, add_command
-from backplay.progress import Progress
+from backplay.errors import KeywordError, suggestion
 
 
-def add(commands: Commands, given: list[str]) -> None:
-    parser = add_command(commands, "methods", "list the methods, their parameters and where they come from", run)
-    parser.add_argument("--model", metavar="NAME", help="say which of them fit this network, and why the others do not")
-
-
-def run(options: argparse.Namespace) -> int:
-    network = None if options.model is None else _captured(options.model)
-    found = [describe(info, network) for info in bp.methods().values()]
-    if options.json:
-        print_json(found)
-        return 0
-    width = max(len(entry["name"]) for entry in found)
-    for entry in found:
-        first, *rest = _lines(entry)
-        print(f"{entry['name']:{width}}  {first}")
-        for line in rest:
-            print(f"{'':{width}}    {line}")
+@declared("methods", "list the methods and presets; with NAME, one in full")
+@click.argument("name", required=False, shell_complete=complete_list(columns.names))
+@model_option(required=False)
+def command(name: str | None, model: str | None) -> int:
+    if name is not None and name not in columns.names():
+        hint = suggestion(name, columns.names())
+        raise KeywordError(f"no method named {name!r}{hint}; `backplay methods` lists them.")
+    network = None if model is None else _captured(model)
+    found = [describe(info, network) for info in bp.methods().values() if name in (None, info.name)]
+    presets = [_preset(key, network) for key in bp.presets if name in (None, key) and key not in bp.methods()]
+    if json_asked():
+        print_json(found[0] if name and found else presets[0] if name else [*found, *presets])
+    elif name is not None:
+        print("\n".join(_in_full(found[0]) if found else _preset_lines(presets[0])))
+    else:
+        print("\n".join(_short(found, presets)))
     return 0
 
 
@@ -44,6 +46,7 @@ def describe(info: bp.MethodInfo, network: bp.Network | None) -> dict[str, Any]:
         "params": {name: {"default": p.default, "range": p.range, "note": p.note} for name, p in info.params.items()},
         "grid": [dict(point) for point in info.grid],
         "reference": info.reference,
+        "about": (info.function.__doc__ or "").strip().split("\n")[0],
     }
     if network is not None:
         why = info.refusal(network)
@@ -51,23 +54,70 @@ def describe(info: bp.MethodInfo, network: bp.Network | None) -> dict[str, Any]:
     return entry
 
 
+def _preset(name: str, network: bp.Network | None) -> dict[str, Any]:
+    preset = bp.presets[name]
+    entry = {
+        "name": name,
+        "preset": {**preset.keywords, **(preset.reynolds or {})},
+        "method": columns.method_of(name),
+        "architecture": preset.architecture,
+        "purpose": preset.purpose,
+        "reference": preset.table,
+    }
+    if network is not None:
+        why = preset.misfit(network)
+        entry |= {"fits": why is None, "refusal": why}
+    return entry
+
+
 def _captured(name: str) -> bp.Network:
     """What fits does not depend on the weights, so that random ones do."""
-    with Progress(f"loading {name}") as progress:
+    with Bar(f"loading {name}") as bar:
         loaded = models.load(name, models.RANDOM)
-        progress.say(f"following {name}")
+        bar.say(f"following {name}")
         return bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
 
 
-def _lines(entry: dict[str, Any]) -> list[str]:
-    """A method as text, its name left out."""
-    lines = [f"{entry['title']}: {entry['family']}, for {' and '.join(entry['architectures'])}"]
+def _short(found: list[dict[str, Any]], presets: list[dict[str, Any]]) -> list[str]:
+    """A line each, family by family; then the presets."""
+    width = max(len(entry["name"]) for entry in [*found, *presets])
+    lines: list[str] = []
+    for family in dict.fromkeys(entry["family"] for entry in found):
+        lines += [*([""] if lines else []), f"{family}:"]
+        lines += [
+            f"  {e['name']:{width}}  {e['about'].rstrip('.') or e['title']}{_fits(e)}"
+            for e in found
+            if e["family"] == family
+        ]
+    lines += ["", "presets (modes that the paper selected):"]
+    for entry in presets:
+        kind = "any network" if entry["architecture"] == "any" else f"for {entry['architecture']}"
+        lines.append(f"  {entry['name']:{width}}  {kind}: {entry['purpose']}{_fits(entry)}")
+    return [*lines, "", "backplay methods NAME tells of one: its parameters, their ranges, where it comes from"]
+
+
+def _fits(entry: dict[str, Any]) -> str:
+    return "" if entry.get("fits", True) else f" (does not fit: {entry['refusal']})"
+
+
+def _in_full(entry: dict[str, Any]) -> list[str]:
+    lines = [f"{entry['name']}: {entry['title']}, {entry['family']}, for {' and '.join(entry['architectures'])}"]
+    lines += [entry["about"]] if entry["about"] else []
     if "fits" in entry:
         lines.append("fits" if entry["fits"] else f"does not fit: {entry['refusal']}")
     for name, param in entry["params"].items():
         note = param["note"] and f"; {param['note']}"
-        lines.append(f"--{name.replace('_', '-')} {param['default']}: {param['range']}{note}")
+        lines.append(f"  --{name.replace('_', '-')} {param['default']}: {param['range']}{note}")
     return [*lines, _grid(entry["grid"], entry["params"]), entry["reference"]]
+
+
+def _preset_lines(entry: dict[str, Any]) -> list[str]:
+    kind = "any network" if entry["architecture"] == "any" else f"networks like {entry['architecture']}"
+    given = ", ".join(f"{k} {v}" for k, v in entry["preset"].items()) or "the defaults"
+    lines = [f"{entry['name']}: a preset of {entry['method']} for {kind}: {entry['purpose']}", f"  {given}"]
+    if "fits" in entry:
+        lines.append("fits" if entry["fits"] else f"does not fit: {entry['refusal']}")
+    return [*lines, f"selected in {entry['reference']}"]
 
 
 def _grid(points: list[dict[str, Any]], params: dict[str, Any]) -> str:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
+from backplay.cli.bar import Bar
+from backplay.cli.options import command as declared
+from backplay.cli.options import json_asked
 from backplay.cli.output import print_json
-from backplay.cli.parser import Commands, add_command
+from backplay.models.bundled import TEXTS
 from backplay.models.sources import FACTORY, SOURCES, Source
-from backplay.progress import Progress
 
 
-def add(commands: Commands, given: list[str]) -> None:
-    add_command(commands, "models", "list what --model may name; with --json, every name", run)
-
-
-def run(options: argparse.Namespace) -> int:
-    with Progress("asking the libraries"):
+@declared("models", "list what --model may name; with --json, every name")
+def command() -> int:
+    with Bar("asking the libraries"):
         found = [describe(source) for source in (*SOURCES.values(), FACTORY)]
-    if options.json:
+    if json_asked():
         print_json(found)
         return 0
     width = max(len(entry["form"]) for entry in found)
     for entry in found:
         print(f"{entry['form']:{width}}  {entry['about']}")
         print(f"{'':{width}}  {_state(entry)}")
+    print(f"texts: {', '.join(f'zoo:{name}' for name in TEXTS)}, or hf:PATH of a text model with its tokenizer")
     print("weights: --weights FILE (safetensors, or a state dict of torch.save), or --weights random")
     return 0
 

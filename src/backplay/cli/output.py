@@ -1,33 +1,53 @@
-"""What commands write: JSON, pictures of maps, whole files or none."""
+"""What commands write: lines, JSON, whole files or none."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
-from collections.abc import Generator, Mapping
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from backplay.errors import FileError
-from backplay.photographs import pillow
 
 
 def print_json(value: Any) -> None:
     """One line of JSON on standard output; NaN and infinities, which JSON has not, become null."""
-    print(json.dumps(_finite(value), ensure_ascii=False))
+    print(json.dumps(finite(value), ensure_ascii=False), flush=True)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same value with None in place of NaN and infinities, and lists in place of tuples."""
     if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def wants_json(given: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, even one that cannot be parsed."""
+    own = given[: list(given).index("--")] if "--" in given else given
+    return "--json" in own
+
+
+def end(given: Sequence[str], name: str, error: BaseException | str, code: int) -> int:
+    """Say what went wrong: a line on standard error, and with `--json` an object on standard output too."""
+    text = " ".join(line.strip() for line in str(error).splitlines())
+    print(f"{name}: {text}", file=sys.stderr)
+    if wants_json(given):
+        kind = type(error).__name__ if isinstance(error, BaseException) else "UsageError"
+        print_json({"error": {"type": kind, "message": text, "command": name, "code": code}})
+    return code
+
+
+def check_pictures() -> None:
+    """Refuse a run whose pictures could not be drawn: now, and not after its work."""
+    importlib.import_module("backplay.view")
 
 
 def folder(path: Path) -> Path:
@@ -54,28 +74,10 @@ def check_folder(path: Path) -> Path:
 @contextmanager
 def whole(path: Path) -> Generator[Path]:
     """A path to write to, which becomes `path` once all is written; until then, `path` is as it was."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    unfinished = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
     try:
         yield unfinished
         os.replace(unfinished, path)
     finally:
         with suppress(FileNotFoundError):
             unfinished.unlink()
-
-
-# from dark blue over white to dark red, at −1, −½, 0, ½ and 1
-_STOPS = np.linspace(-1, 1, 5)
-_COLOURS = np.array([(5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31)], dtype=float)
-
-
-def colours(heat: Tensor) -> np.ndarray:
-    """(H, W, 3) uint8 of a map (C, H, W): channels summed, darkest at the 99.5 % quantile of the absolute values."""
-    values = np.nan_to_num(heat.detach().double().sum(0).numpy())
-    reach = float(np.quantile(np.abs(values), 0.995)) or float(np.abs(values).max()) or 1.0
-    scaled = np.clip(values / reach, -1, 1)
-    return np.stack([np.interp(scaled, _STOPS, _COLOURS[:, c]) for c in range(3)], -1).round().astype(np.uint8)
-
-
-def png(heat: Tensor, path: object) -> None:
-    """Write the picture of a map (C, H, W), whatever the path ends with."""
-    pillow().fromarray(colours(heat)).save(path, format="PNG")

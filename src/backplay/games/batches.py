@@ -14,6 +14,7 @@ from backplay.inputs import Target, part_of, read_target
 from backplay.network import Network
 from backplay.network.arguments import Arguments
 from backplay.network.indicator import all_finite
+from backplay.network.layout import PLAIN, Layout
 from backplay.progress import Progress
 
 Explain = Callable[[Arguments, Any], Sequence[Tensor]]
@@ -27,9 +28,15 @@ def check_size(internal_batch_size: int | None) -> None:
 
 
 def in_parts(
-    network: Network, given: Arguments, target: Target, explain: Explain, what: str, at_once: int | None = None
+    network: Network,
+    given: Arguments,
+    target: Target,
+    explain: Explain,
+    what: str,
+    at_once: int | None = None,
+    layout: Layout = PLAIN,
 ) -> list[Tensor]:
-    """What `explain` finds for each part of a batch, put together: tensors with the samples in front."""
+    """What `explain` finds for each part of a batch, put together: tensors with the samples where `layout` says."""
     size = network.at_once(given.x) if at_once is None else at_once
     if given.batch <= size:
         return list(explain(given, target))
@@ -38,7 +45,7 @@ def in_parts(
         for part, one in _parts(network, given, size):
             found.append(explain(one, _part(target, network, given.batch, part)))
             progress.advance(one.batch)
-    return [torch.cat(parts) for parts in zip(*found, strict=True)]
+    return [layout.joined(parts) for parts in zip(*found, strict=True)]
 
 
 def check_finite(maps: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from backplay.entry import entry
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
+from backplay.games.inspection import Inspection, inspect
 from backplay.games.modes import Modes
 from backplay.games.play import Play
 from backplay.games.state_values import StateValues
-from backplay.inputs import Aim, Target
+from backplay.inputs import Aim, Target, read_targets
 from backplay.kernels.kernel import Kernel
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Arguments, Inputs
@@ -90,7 +91,9 @@ class Game(ABC, Generic[M]):
 
     def _warn(self, caller: int) -> None:
         """Warn of the modes, once for all games that come of one another."""
-        said = self.modes.warning()
+        self._say(self.modes.warning(), caller + 1)
+
+    def _say(self, said: str | None, caller: int) -> None:
         if said is not None and not self._board.warned:
             self._board.warned = True
             warnings.warn(said, stacklevel=caller)
@@ -108,6 +111,14 @@ class Game(ABC, Generic[M]):
     def network(self, example: Inputs) -> Network:
         """The captured network for inputs like these; a new shape is followed once more, the last few are kept."""
         return self._board.captures.get(self._board.captures.read(example))
+
+    @entry
+    def inspect(self, x: Inputs) -> Inspection:
+        """Name, kind and shape of every node for inputs like these, and which modes the game has there.
+
+        >>> print(bp.RoutingGame(model, layers={"features.*": {"tau": 0.5}}).inspect(x))
+        """
+        return inspect(self.modes, self.network(x))
 
     @entry
     def together(self, x: Inputs) -> int:
@@ -132,6 +143,16 @@ class Game(ABC, Generic[M]):
         network, inputs = self.prepare(x, additional_forward_args)
         with torch.inference_mode(False), torch.no_grad():
             return Play(self, network, inputs, target)
+
+    @entry
+    def plays(self, x: Inputs, targets: Sequence[Any] | Tensor, additional_forward_args: Any = None) -> list[Play]:
+        """A play for each target, all on one forward pass: values and kernels are made once and shared.
+
+        >>> [play.attribution() for play in game.plays(x, targets=[1, 3, 4])]
+        """
+        wanted = read_targets(targets)
+        first = self.play(x, wanted[0], additional_forward_args)
+        return [first, *(first.towards(target) for target in wanted[1:])]
 
     @entry
     def attribute(
@@ -187,17 +208,22 @@ class Game(ABC, Generic[M]):
     def forward(self) -> tuple[Any, ...]:
         """The modes that the game's own forward pass rests on; empty where that is the network's."""
 
-    @abstractmethod
     def values(self, shared: Shared) -> Values:
+        """Forward values of the game, with what its players observe; the layers are checked on the network first."""
+        self._say(self.modes.check_layers(shared.network), caller=6)
+        return self.known(shared)
+
+    @abstractmethod
+    def known(self, shared: Shared) -> Values:
         """Forward values of the game, with what its players observe."""
 
     def pre_activation(self, gate: Gate, values: Values) -> Tensor:
         """`z − λ_ent H̃`: what a gate's decision rests on (S20)."""
-        z = values[gate.operand]
-        if self.modes.entropy_bias == 0:
+        z, bias = values[gate.operand], self.modes.at(gate).entropy_bias
+        if bias == 0:
             return z
         shift = entropy_shift(gate, values)
-        return z if shift is None else z - self.modes.entropy_bias * shift.to(z.dtype)
+        return z if shift is None else z - bias * shift.to(z.dtype)
 
     def noisy(self, gate: Gate, values: Values) -> Tensor:
         """`Φ((μ_z + λ σ_z) / noise)` (eq:noisy-gate-defn, eq:noisy-gate-weighted, S21).
@@ -205,22 +231,21 @@ class Game(ABC, Generic[M]):
         How often `z` plus Gaussian noise of that deviation is positive (rem:noisy-gate-perception,
         eq:noisy-gate-marginal).
         """
-        z = self.pre_activation(gate, values)
-        if self.modes.risk != 0:
+        z, modes = self.pre_activation(gate, values), self.modes.at(gate)
+        if modes.risk != 0:
             assert values.moments is not None
-            z = z + self.modes.risk * values.moments.variance(gate.operand).sqrt()
-        return normal_cdf(z / self.modes.gate_noise)
+            z = z + modes.risk * values.moments.variance(gate.operand).sqrt()
+        return normal_cdf(z / modes.gate_noise)
 
-    def averse_forward(self, shared: Shared) -> Values:
-        """A forward pass in which every gate shows `V_λ`; variances are filtered along the way (app:abl-full-risk)."""
-
-        def deform(node: Node, values: Values) -> Tensor | None:
-            assert values.moments is not None
-            if not isinstance(node, Gate) or node not in values.network.carrying:
-                return None  # what no mass can reach, such as the powers inside a spelled-out norm, stays as it is
-            return lower_confidence(node, values.moments.advance(through=node)[node], self.modes.risk)
-
-        return shared.deformed(self.forward(), deform, filtering=self.modes.input_variance)
+    def averse(self, node: Node, values: Values) -> Tensor | None:
+        """`V_λ`, which a gate shows in a forward pass that variances are filtered along with (app:abl-full-risk)."""
+        if not isinstance(node, Gate) or node not in values.network.carrying:
+            return None  # what no mass can reach, such as the powers inside a spelled-out norm, stays as it is
+        risk = self.modes.at(node).risk
+        if risk == 0:
+            return None
+        assert values.moments is not None
+        return lower_confidence(node, values.moments.advance(through=node)[node], risk)
 
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:

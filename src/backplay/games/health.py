@@ -131,7 +131,7 @@ def _advice(play: Play, ends: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(
         words
         for share, name, open_to, words in known
-        if share >= _NOTABLE and hasattr(modes, name) and open_to(getattr(modes, name))
+        if share >= _NOTABLE and hasattr(modes, name) and any(map(open_to, modes.anywhere(name)))
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Self
 
 from backplay.errors import KeywordError, suggestion
-from backplay.keywords import Choice, Keyword, Number
+from backplay.games.layers import Layers
+from backplay.keywords import ByLayer, Choice, Keyword, Number
+from backplay.network import Network, Node
+from backplay.network.patterns import check_patterns, fitting
 
 
-def keyword(accepts: Keyword) -> Any:
-    """A field of the modes that says what it accepts."""
-    return field(default=accepts.default, metadata={"accepts": accepts})
+def keyword(accepts: Number | Choice, whole: bool = False) -> Any:
+    """A field of the modes that says what it accepts; `whole`: it speaks of the game as a whole, not of layers."""
+    return field(default=accepts.default, metadata={"accepts": accepts, "whole": whole})
 
 
 @dataclass(frozen=True)
@@ -19,22 +23,58 @@ class Modes:
     """Keywords that both games have."""
 
     risk: float = keyword(Number(0.0, note="λ, negative is averse; idle while input_variance is 0"))
-    input_variance: float = keyword(Number(0.0, 0, note="σ², noise on every input element that risk is measured under"))
+    input_variance: float = keyword(
+        Number(0.0, 0, note="σ², noise on every input element that risk is measured under"), whole=True
+    )
     entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent, lowers what gates with an even fan-in show"))
     gate: Literal["exact", "noisy"] = keyword(
         Choice("exact", ("exact", "noisy"), note="of ReLU; other gates stay as they are")
     )
     gate_noise: float = keyword(Number(1.0, 0, strict=True, note='idle unless gate="noisy"'))
+    layers: Layers | None = None  # keywords that hold in some modules instead
+
+    idle: ClassVar[dict[str, tuple[str, str]]] = {"gate_noise": ("gate", "exact")}  # keywords, and what stills them
 
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():
             object.__setattr__(self, name, accepts.check(name, getattr(self, name)))
+        object.__setattr__(self, "layers", Layers(self.layers) if self.layers else None)
         self.check_idle()
 
     @classmethod
     def accepts(cls) -> dict[str, Keyword]:
         """What each keyword may be."""
-        return {f.name: f.metadata["accepts"] for f in fields(cls)}
+        own = {f.name: f for f in fields(cls) if f.name != "layers"}
+        within = {name: f.metadata["accepts"] for name, f in own.items() if not f.metadata["whole"]}
+        by_layer = ByLayer(within, tuple(name for name in (*own, "layers") if name not in within))
+        return {name: f.metadata["accepts"] for name, f in own.items()} | {"layers": by_layer}
+
+    # ---------------------------------------------------------------- by layer
+
+    def at(self, node: Node) -> Self:
+        """The modes that hold at a node: those of the game, changed by each pattern that means it in turn."""
+        found: Any = self if self.layers is None else _changed(self, fitting(self.layers, node))
+        return found
+
+    def anywhere(self, name: str) -> set[Any]:
+        """The values that a keyword has in the game and in its layers."""
+        return {getattr(self, name), *(k[name] for k in (self.layers or {}).values() if name in k)}
+
+    def varied(self, *names: str) -> tuple[Any, ...]:
+        """What the layers say of some keywords, to tell games apart that differ in these."""
+        known = (self.layers or {}).items()
+        return tuple((p, *((n, k[n]) for n in names if n in k)) for p, k in known if any(n in k for n in names))
+
+    def check_layers(self, network: Network) -> str | None:
+        """Refuse patterns that match nothing, and keywords that cannot act together at a node; what to warn of."""
+        if self.layers is None:
+            return None
+        check_patterns("layers", self.layers, network.nodes)
+        try:
+            found = {self.at(node) for node in network.nodes}
+        except KeywordError as error:
+            raise KeywordError(f"layers: {error}") from None
+        return next((said for modes in found if (said := modes.warning()) is not None), None)
 
     def check_idle(self) -> None:
         """Refuse a keyword that cannot act beside the others.
@@ -54,7 +94,8 @@ class Modes:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "layers"}
+        return own if self.layers is None else own | {"layers": self.layers.to_dict()}
 
     @classmethod
     def check_names(cls, keywords: dict[str, Any]) -> None:
@@ -77,17 +118,15 @@ class StoppingModes(Modes):
     residual: Literal["uniform", "proportional"] = keyword(
         Choice("uniform", ("uniform", "proportional"), note="how a sum splits the walk; the gradient stays")
     )
-    multiply_by_input: bool = keyword(Choice(False, (False, True), note="the map times the input"))
+    multiply_by_input: bool = keyword(Choice(False, (False, True), note="the map times the input"), whole=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.softplus is not None:
-            if self.risk != 0:
-                raise KeywordError(
-                    f"softplus={self.softplus!r} and risk={self.risk!r} both replace the activations; use one."
-                )
-            if self.gate == "noisy":
-                raise KeywordError(f"softplus={self.softplus!r} and gate='noisy' both replace the gates; use one.")
+        soft, risks = self.anywhere("softplus") - {None}, self.anywhere("risk") - {0}
+        if soft and risks:  # at different layers too: the moments of such a network are not defined
+            raise KeywordError(f"softplus={min(soft)!r} and risk={min(risks)!r} both replace the activations; use one.")
+        if self.softplus is not None and self.gate == "noisy":
+            raise KeywordError(f"softplus={self.softplus!r} and gate='noisy' both replace the gates; use one.")
 
 
 @dataclass(frozen=True)
@@ -114,9 +153,14 @@ class RoutingModes(Modes):
     attention: Literal["value", "gradient"] = keyword(
         Choice("value", ("value", "gradient"), note="mass goes through the values, or by gradient times input")
     )
-    tau_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is tempered too"))
-    risk_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is averse too"))
-    output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one"), note="unit of the map"))
+    tau_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is tempered too"), whole=True)
+    risk_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is averse too"), whole=True)
+    output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one"), note="unit of the map"), whole=True)
+
+    idle: ClassVar[dict[str, tuple[str, str]]] = Modes.idle | {
+        "attention_risk": ("attention", "gradient"),
+        "attention_score": ("attention", "gradient"),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,3 +181,17 @@ class RoutingModes(Modes):
         if abs(self.alpha - self.beta - 1) <= 1e-9:
             return super().warning()
         return f"alpha - beta = {self.alpha - self.beta:g}, not 1: the map does not conserve the logit."
+
+
+@lru_cache(maxsize=4096)
+def _changed(modes: Modes, patterns: tuple[str, ...]) -> Modes:
+    """The modes as some patterns change them, the last one last.
+
+    What the game has and a pattern stills, such as its noise where gates are exact, goes back to its default there.
+    """
+    assert modes.layers is not None
+    keywords = {name: value for pattern in patterns for name, value in modes.layers[pattern].items()}
+    for name, (switch, off) in modes.idle.items():
+        if keywords.get(switch) == off and name not in keywords:
+            keywords[name] = modes.accepts()[name].default
+    return replace(modes, layers=None, **keywords)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,17 +11,20 @@ import torch
 from torch import Tensor
 
 from backplay.entry import current_call, entries
-from backplay.errors import InputError, KeywordError, UnsupportedError, list_words, scale_words, tensor_words
+from backplay.errors import InputError, KeywordError, UnsupportedError, list_words
 from backplay.games.batches import check_finite
 from backplay.games.health import Health, examine
 from backplay.games.neurons import Neuron, names_neurons, read_neurons
+from backplay.games.occupation import Occupation
 from backplay.games.state_values import StateValues
+from backplay.games.subplay import SubPlay
 from backplay.inputs import Aim, Target, check_hidden, read_target
+from backplay.kernels.attention import NO_WALK
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, WALK_DIFFERENCE, Kernel, Measure
 from backplay.keywords import SEED, Number
 from backplay.network import Network, Node
 from backplay.network.arguments import Arguments
-from backplay.network.attention import Attention
+from backplay.network.groups import attention_inside
 from backplay.network.mass import Mass
 from backplay.network.nodes import Gate, Input
 from backplay.pictured import Pictured
@@ -32,24 +35,6 @@ from backplay.values.shared import Shared
 
 if TYPE_CHECKING:
     from backplay.games.game import Game
-
-
-@dataclass(frozen=True, repr=False)
-class Occupation:
-    """Discounted visits of both players (def:occupation, eq:attribution): true `Γ± = plus, minus · exp(log_scale)`.
-
-    `difference · exp(difference_log_scale)` is `Γ₊ − Γ₋` (eq:routing-Gamma-pair) from a pass of its own, never from a
-    subtraction (S11). Tensors have the shape of the node's output, scales (B,).
-    """
-
-    plus: Tensor
-    minus: Tensor
-    log_scale: Tensor
-    difference: Tensor
-    difference_log_scale: Tensor
-
-    def __repr__(self) -> str:
-        return f"Occupation(plus, minus, difference {tensor_words(self.plus)}; log scale {scale_words(self.log_scale)})"
 
 
 @entries
@@ -125,6 +110,20 @@ class Play(Pictured):
         signed = self.aim.signed(self.value) if measure.discounted else self.aim.walk(self.value)
         return signed if measure.signed else signed.abs()
 
+    def towards(self, target: Target) -> Play:
+        """The same solved game with another target: values and kernels are shared, its passes are its own."""
+        twin = copy.copy(self)
+        vars(twin).pop("_health", None)
+        if names_neurons(target):
+            twin.aim = read_neurons(target, self.network, self.inputs.batch)
+        else:
+            logits = self.replayed_logits() if target is None else self.solved.logits
+            twin.aim = read_target(target, logits, self.inputs)
+        twin.value = twin.aim.value(self.solved[twin.start])
+        twin._passes, twin._map = {}, None
+        check_hidden(self.inputs, [twin._arrived(n).value for n in self.network.inputs], twin.aim)
+        return twin
+
     def on(self, network: Network) -> Play:
         """The same game, input and target on another copy of the network."""
         return Play(self.game, network, self.inputs, self.aim.given)
@@ -151,7 +150,7 @@ class Play(Pictured):
 
         A play keeps what it was solved with; a released one needs its model unchanged for what is made again (S1).
         """
-        self._kernels.clear()
+        self._kernels = {}  # plays of other targets keep theirs
         self._passes.clear()
         self._map = None
         self._released = True
@@ -199,12 +198,13 @@ class Play(Pictured):
         """What the map is made of, at an input; nothing where the output does not depend on it."""
         if self._map is None:
             root = self.game.map_root(self.aim, self.solved.logits)
-            with torch.inference_mode(False), torch.no_grad():
-                self._map = (
-                    self.passed(DIFFERENCE)
-                    if root is None
-                    else pull(self.network, self.kernel, self.start, root, DIFFERENCE, keep=False)
-                )
+            if root is None and DIFFERENCE in self._passes:
+                self._map = self._passes[DIFFERENCE]
+            else:
+                self.ready()
+                first = self.root(DIFFERENCE) if root is None else root
+                with torch.inference_mode(False), torch.no_grad():
+                    self._map = pull(self.network, self.kernel, self.start, first, DIFFERENCE, keep=False)
         return self._map.masses[source] if source in self._map.masses else no_mass(self, source)
 
     def maps(self) -> list[Tensor]:
@@ -217,23 +217,12 @@ class Play(Pictured):
 
     def occupation(self, name: str | Node) -> Occupation:
         """Both players' discounted visits at the output of a node or module."""
-        total, difference = self.mass(name, TOTAL), self.mass(name, DIFFERENCE)
-        on_scale = Mass(difference.value, difference.exponent - total.exponent, difference.layout).plain()
-        plus, minus = (total.value + on_scale) / 2, (total.value - on_scale) / 2
-        return Occupation(
-            plus.clamp(min=0),
-            minus.clamp(min=0),
-            total.log_scale,
-            difference.value,
-            difference.log_scale,
-        )
+        return Occupation.of(self.mass(name, TOTAL), self.mass(name, DIFFERENCE))
 
     def marginal(self, name: str | Node = "input", log: bool = False) -> Tensor:
         """Probability that the walk visits each element (eq:lmp-alpha), tags summed; its logarithm with `log`."""
         mass = self.mass(name, WALK)
-        if not log:
-            return mass.plain()
-        return mass.value.log() + mass.layout.spread(mass.log_scale, mass.value).to(mass.value.dtype)
+        return mass.log() if log else mass.plain()
 
     @property
     def cemetery(self) -> Tensor:
@@ -270,17 +259,11 @@ class Play(Pictured):
 
     def attention(self, name: str | Node) -> Tensor:
         """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""
-        known = [n for n in self.network.nodes if isinstance(n, Attention)]
-        inside = [n for n in known if n is name or n.name == name or any(path == name for path, _ in n.calls)]
-        if len(inside) != 1:
-            if not known:
-                raise InputError(f"{name!r} holds no attention, and neither does any other part of this network.")
-            problem = f"holds {len(inside)} attentions" if inside else "holds no attention"
-            raise InputError(f"{name!r} {problem}; name one of {[n.name for n in (inside or known)]}.")
+        node = attention_inside(self.network, name)
         self.ready()
         with torch.inference_mode(False), torch.no_grad():
-            weight = inside[0].weight(self.solved)
-        return inside[0].queries_first(weight)
+            weight = node.weight(self.solved)
+        return node.queries_first(weight)
 
     def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
         """What players do at a node.
@@ -328,6 +311,20 @@ class Play(Pictured):
             raise KeywordError(f"arriving={arriving!r} is out of range: it must be True or False.")
         with torch.inference_mode(False), torch.no_grad():
             return sample(self, n, seed, arriving)
+
+    def through(self, name: str | Node, states: Any, by: str = "channel") -> SubPlay:
+        """The walks that stand in chosen states of a node or module, discounts and players included (S26c).
+
+        `states` are numbers of channels, of heads with `by="head"`, of tokens or positions; or a mask, of bool or
+        within [0, 1], that broadcasts against the node's output. Over states that every walk passes, such as a block's
+        output, the maps add up to the whole one.
+
+        >>> play.through("features.2", [1, 3]).attribution()
+        """
+        nodes = [n for n in self.passed(DIFFERENCE).masses if not isinstance(n, Input)]
+        if not all(self.kernel(n).walks for n in nodes):
+            raise UnsupportedError(NO_WALK)
+        return SubPlay(self, {}).through(name, states, by)
 
     def health(self) -> Health:
         """Forward error, mass error, bias leak and finiteness of this play (S38)."""

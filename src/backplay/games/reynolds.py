@@ -112,6 +112,11 @@ class Reynolds:
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
             repeated = torch.stack([target] * len(chunk)) if isinstance(target, Tensor) else [target] * len(chunk)
             maps = self.game.attribute(moved, repeated)
+            if maps.shape[-2:] != moved.shape[-2:]:
+                raise InputError(
+                    f"Reynolds carries maps of the image's size back, {tuple(moved.shape[-2:])}; these are "
+                    f"{tuple(maps.shape)}, as a layer's are: leave the layer out."
+                )
             for k, single in zip(chunk, maps, strict=True):
                 back, seen = draws.undo(k, single[None])
                 total = total + back

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -60,6 +61,9 @@ class RoutingGame(Game[RoutingModes]):
       (`"gradient"`, maps only)
     - `tau_forward`, `risk_forward`: players who know τ or λ change the forward pass too
     - `output`: maps are in units of the `"logit"`, or of `"one"`
+    - `layers`: keywords that hold in some modules instead, by patterns of their paths:
+      `layers={"features.*": {"tau": 0.5}, "features.0": {"tau": 1.0}}`. A pattern means all that lies in the modules
+      it fits; of several the later ones win. At attention the modes of the mixing hold, projection included
     """
 
     modes_type: ClassVar[type[Modes]] = RoutingModes
@@ -87,6 +91,7 @@ class RoutingGame(Game[RoutingModes]):
         tau_forward: bool = False,
         risk_forward: bool = False,
         output: Literal["logit", "one"] = "logit",
+        layers: Mapping[str, Mapping[str, Any]] | None = None,
         **unknown: Any,
     ) -> None:
         streams = {"alpha": alpha, "beta": beta, "epsilon": epsilon, "tau": tau}
@@ -94,49 +99,52 @@ class RoutingGame(Game[RoutingModes]):
         oracle = {"attention": attention, "attention_risk": attention_risk, "attention_score": attention_score}
         gates = {"entropy_bias": entropy_bias, "gate": gate, "gate_noise": gate_noise}
         mass = {"residual": residual, "bias": bias, "empty_stream": empty_stream}
-        rest = {"tau_forward": tau_forward, "output": output}
+        rest = {"tau_forward": tau_forward, "output": output, "layers": layers}
         super().__init__(model, **streams, **averse, **oracle, **gates, **mass, **rest, **unknown)
 
     def forward(self) -> tuple[Any, ...]:
         modes = self.modes
-        if modes.risk_forward and modes.risk != 0:
-            return ("risk", modes.risk, modes.input_variance)
-        return ("tau", modes.tau, modes.epsilon) if modes.tau_forward and modes.tau != 1 else ()
+        if modes.risk_forward and modes.anywhere("risk") != {0}:
+            return ("risk", modes.risk, modes.input_variance, *modes.varied("risk"))
+        if modes.tau_forward and modes.anywhere("tau") != {1}:
+            return ("tau", modes.tau, modes.epsilon, *modes.varied("tau", "epsilon"))
+        return ()
 
-    def values(self, shared: Shared) -> Values:
+    def known(self, shared: Shared) -> Values:
         modes = self.modes
-        variance = modes.input_variance if modes.risk != 0 or modes.attention_risk != 0 else None
+        risky = modes.anywhere("risk") != {0}
+        variance = modes.input_variance if risky or modes.anywhere("attention_risk") != {0} else None
         match self.forward():
-            case ("risk", *_):
-                return self.averse_forward(shared)
+            case ("risk", *_) as key:
+                return shared.deformed(key, self.averse, filtering=modes.input_variance)
             case ("tau", *_) as key:
                 values = shared.deformed(key, self._tempered_forward, variance)
             case _:
                 values = shared.values(variance)
-        if modes.risk != 0 or modes.entropy_bias != 0 or self._sees_tails():
+        if risky or modes.anywhere("entropy_bias") != {0} or self._sees_tails():
             values.observed = Observed(values, lambda gate: self._shown(gate, values))
         return values
 
     def _sees_tails(self) -> bool:
         """Whether it matters how small a value is: a high temperature lifts it, and rerouting asks if there is any."""
-        return self.modes.tau > 1 or self.modes.empty_stream == "reroute"
+        return max(self.modes.anywhere("tau")) > 1 or "reroute" in self.modes.anywhere("empty_stream")
 
     def _shown(self, gate: Gate, values: Values) -> Tensor | None:
         """What a gate shows the players; None for its real value (S20, S37)."""
-        z = self.pre_activation(gate, values)
-        if self.modes.risk != 0:
+        z, risk = self.pre_activation(gate, values), self.modes.at(gate).risk
+        if risk != 0:
             assert values.moments is not None
             if not values.moments.reaches(gate.operand):
                 return None
-            return lower_confidence(gate, values.moments.of_gate(gate, z), self.modes.risk)
+            return lower_confidence(gate, values.moments.of_gate(gate, z), risk)
         if z is not values[gate.operand]:
             return gate.on(z, values)
         return accurate_tail(gate, values, values.form(gate)) if self._sees_tails() else None
 
     def _tempered_forward(self, node: Node, values: Values) -> Tensor | None:
         """Players who know τ (app:abl-tau-forward, S19): affine values are differences of the streams' soft values."""
-        tau = self.modes.tau
-        if not isinstance(node, Affine):
+        tau = self.modes.at(node).tau
+        if not isinstance(node, Affine) or tau == 1:
             return None
         if isinstance(node, (Mix, Held)) and node not in values.network.carrying:
             return None  # means inside a norm, scores inside an oracle: computed anew
@@ -147,7 +155,7 @@ class RoutingGame(Game[RoutingModes]):
         else:
             bias = None if node.bias is None else node.bias(values)
         sums, unit = self._stream_sums(node, values)
-        plus, minus = ((s + self._outside(unit)).pow(tau) * unit for s in sums)
+        plus, minus = ((s + self._outside(node, unit)).pow(tau) * unit for s in sums)
         return plus - minus if bias is None else plus - minus + bias
 
     def _stream_sums(self, node: Affine, values: Values) -> tuple[Streams, Tensor]:
@@ -180,28 +188,30 @@ class RoutingGame(Game[RoutingModes]):
         """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:soft-bellman, eq:routing-linear-value), or None."""
         one = isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
         if (one and not (isinstance(node, Attention) and node.projection is not None)) or (
-            isinstance(node, Attention) and self.modes.attention == "gradient"
+            isinstance(node, Attention) and self.modes.at(node).attention == "gradient"
         ):
             return None, None
         sums, unit = self._stream_sums(node, values)
-        tau, scale = self.modes.tau, unit.double().log()
-        outside = (math.log(self.modes.epsilon) if self.modes.epsilon > 0 else -math.inf) - scale  # far from any unit
+        modes, scale = self.modes.at(node), unit.double().log()
+        outside = (math.log(modes.epsilon) if modes.epsilon > 0 else -math.inf) - scale  # far from any unit
+        tau = modes.tau
         plus, minus = (tau * torch.logaddexp(s.double().log(), outside / tau) + scale for s in sums)
         return plus, minus
 
     def kernel(self, node: Node, values: Values) -> Kernel:
+        modes = self.modes.at(node)
         match node:
-            case Attention() if self.modes.attention == "gradient":
+            case Attention() if modes.attention == "gradient":
                 return GradientBlock(node, values)
             case Attention() if node.projection is not None:
                 return self._attention(node, values)
             case Mix() if node.operand.nonnegative and not node.signed_weights:
-                weight, _, _ = split_weight(node, values, self.modes.tau)
-                value, _ = temper(values.observed[node.operand], node.operand.layout, self.modes.tau)
+                weight, _, _ = split_weight(node, values, modes.tau)
+                value, _ = temper(values.observed[node.operand], node.operand.layout, modes.tau)
                 return Sharing.of(node, weight, value)
             case Affine():
                 contributions, sums, unit = self._contributions(node, values)
-                plus, minus = self._streams(sums, self._outside(unit), self._absorbed(node, values, unit))
+                plus, minus = self._streams(node, sums, unit, self._absorbed(node, values, unit))
                 return RoutingLinear(contributions=contributions, plus=plus, minus=minus)
             case Gate():
                 return Stopping(self._probability(node, values))
@@ -218,8 +228,7 @@ class RoutingGame(Game[RoutingModes]):
 
     def _probability(self, node: Gate, values: Values) -> Tensor:
         """`c(z)`, as noise, risk and entropy bias change it (S8, S20, S21)."""
-        modes = self.modes
-        form = values.form(node)
+        modes, form = self.modes.at(node), values.form(node)
         if modes.gate == "noisy" and form.name == "relu":
             return self.noisy(node, values)
         shown = values.observed[node]
@@ -243,7 +252,7 @@ class RoutingGame(Game[RoutingModes]):
 
     def _sum(self, node: Sum, values: Values) -> Kernel:
         """The addition oracle (def:routing-addition); what a sum is worth says prop:routing-addition-val."""
-        if self.modes.residual == "uniform":
+        if self.modes.at(node).residual == "uniform":
             return Split((0.5, 0.5))
         left, right = (values.observed[n].abs() for n in node.inputs)
         both = left + right
@@ -251,15 +260,16 @@ class RoutingGame(Game[RoutingModes]):
 
     def _contributions(self, node: Affine, values: Values) -> tuple[Contributions, Streams, Tensor]:
         """Contributions to the power `1/τ`, their sums, and the unit in which both are counted."""
-        tau, below = self.modes.tau, values.observed[node.operand]
+        tau, below = self.modes.at(node).tau, values.observed[node.operand]
         value, scale = temper(below, node.operand.layout, tau)
         real = tau == 1 and below is values[node.operand] and not values.deformed
         contributions, sums, rows = contribute(node, values, value, tau, real)
         return contributions, sums, rows if scale is None else rows * node.layout.spread(scale, sums[0])
 
-    def _outside(self, unit: Tensor) -> Tensor:
+    def _outside(self, node: Affine, unit: Tensor) -> Tensor:
         """`ε^{1/τ}` in the units of the contributions, cut to what a float holds where these are tiny."""
-        return (self.modes.epsilon / unit).pow(1 / self.modes.tau).clamp(max=torch.finfo(unit.dtype).max / 4)
+        modes = self.modes.at(node)
+        return (modes.epsilon / unit).pow(1 / modes.tau).clamp(max=torch.finfo(unit.dtype).max / 4)
 
     def _attention(self, node: Attention, values: Values) -> Kernel:
         """Key policy `(A_qk ṽ^σ_kd)^{1/τ}`, then input policy; the outside option stands once, at the keys (S23).
@@ -267,8 +277,8 @@ class RoutingGame(Game[RoutingModes]):
         prop:attn-value-policy and, with the oracle's weights as reference, eq:attn-branch-policy.
         """
         keys = self._keys(node, values)
-        absorbed = self._split_bias(self._key_bias(node, values), keys.unit)
-        plus, minus = self._streams(keys.sums, self._outside(keys.unit), absorbed)
+        absorbed = self._split_bias(node, self._key_bias(node, values), keys.unit)
+        plus, minus = self._streams(node, keys.sums, keys.unit, absorbed)
         return ValueRouting(
             node=node,
             scope=values,
@@ -281,7 +291,7 @@ class RoutingGame(Game[RoutingModes]):
         )
 
     def _keys(self, node: Attention, values: Values) -> _Keys:
-        projection, tau = node.projection, self.modes.tau
+        projection, tau = node.projection, self.modes.at(node).tau
         assert projection is not None
         below = values.observed[projection.operand]
         real = below is values[projection.operand] and not values.deformed
@@ -308,9 +318,10 @@ class RoutingGame(Game[RoutingModes]):
 
     def _oracle(self, node: Attention, values: Values) -> Tensor:
         """The oracle's reference policy (prop:attn-qk-oracle, eq:attn-qk-policy), averse if asked (S24)."""
-        if self.modes.attention_risk == 0 or values.moments is None:  # no moments yet: in a forward pass, S24 is not
+        modes = self.modes.at(node)
+        if modes.attention_risk == 0 or values.moments is None:  # no moments yet: in a forward pass, S24 is not
             return node.weight(values)
-        return averse_weights(node, values, values.moments, self.modes.attention_risk, self.modes.attention_score)
+        return averse_weights(node, values, values.moments, modes.attention_risk, modes.attention_score)
 
     def _key_bias(self, node: Attention, values: Values) -> Tensor | None:
         """The projection's bias as it reaches the output of the mixing: weights of a query sum to 1."""
@@ -323,18 +334,19 @@ class RoutingGame(Game[RoutingModes]):
 
     def _absorbed(self, node: Affine, values: Values, unit: Tensor) -> Streams | None:
         """A bias is absorbed at affine nodes alone (S15)."""
-        return None if node.bias is None or isinstance(node, Mix) else self._split_bias(node.bias(values), unit)
+        return None if node.bias is None or isinstance(node, Mix) else self._split_bias(node, node.bias(values), unit)
 
-    def _split_bias(self, bias: Tensor | None, unit: Tensor) -> Streams | None:
+    def _split_bias(self, node: Affine, bias: Tensor | None, unit: Tensor) -> Streams | None:
         """`|b^σ|^{1/τ}`, which `bias="absorb"` adds to the denominators."""
-        if bias is None or self.modes.bias == "ignore":
+        modes = self.modes.at(node)
+        if bias is None or modes.bias == "ignore":
             return None
-        bias, power = bias / unit, 1 / self.modes.tau
+        bias, power = bias / unit, 1 / modes.tau
         return bias.clamp(min=0).pow(power), (-bias).clamp(min=0).pow(power)
 
-    def _streams(self, sums: Streams, outside: Tensor, absorbed: Streams | None) -> list[Stream]:
+    def _streams(self, node: Affine, sums: Streams, unit: Tensor, absorbed: Streams | None) -> list[Stream]:
         """The two stream states (S13); under "reroute" a stream whose twin is empty takes all of the mass (S16)."""
-        modes, dtype = self.modes, sums[0].dtype
+        modes, dtype, outside = self.modes.at(node), sums[0].dtype, self._outside(node, unit)
         streams: list[Stream] = []
         for k, (discount, turn) in enumerate(((2 * modes.alpha, 1.0), (2 * modes.beta, -1.0))):
             bias = None if absorbed is None else absorbed[k]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -40,6 +41,7 @@ class StoppingGame(Game[StoppingModes]):
     - `residual`: a sum leads to each operand half of the time (`"uniform"`) or by their sizes (`"proportional"`): walks
       and distances change, the gradient does not
     - `multiply_by_input`: the map is gradient times input
+    - `layers`: keywords by layer, as in the Routing Game
     """
 
     modes_type: ClassVar[type[Modes]] = StoppingModes
@@ -56,23 +58,35 @@ class StoppingGame(Game[StoppingModes]):
         softplus: float | None = None,
         residual: Literal["uniform", "proportional"] = "uniform",
         multiply_by_input: bool = False,
+        layers: Mapping[str, Mapping[str, Any]] | None = None,
         **unknown: Any,
     ) -> None:
+        rest = {"residual": residual, "multiply_by_input": multiply_by_input, "layers": layers}
         gates = {"entropy_bias": entropy_bias, "gate": gate, "gate_noise": gate_noise, "softplus": softplus}
         averse = {"risk": risk, "input_variance": input_variance}
-        super().__init__(model, **averse, **gates, residual=residual, multiply_by_input=multiply_by_input, **unknown)
+        super().__init__(model, **averse, **gates, **rest, **unknown)
 
     def forward(self) -> tuple[Any, ...]:
         modes = self.modes
-        if modes.softplus is not None:
-            return ("softplus", modes.softplus)
-        return ("risk", modes.risk, modes.input_variance) if modes.risk != 0 else ()
+        if modes.anywhere("softplus") != {None}:
+            return ("softplus", modes.softplus, *modes.varied("softplus"))
+        if modes.anywhere("risk") != {0}:
+            return ("risk", modes.risk, modes.input_variance, *modes.varied("risk"))
+        return ()
 
-    def values(self, shared: Shared) -> Values:
-        if self.modes.softplus is not None:
-            return shared.deformed(self.forward(), softplus_forward(self.modes.softplus))
-        # with risk, each activation is replaced by V_λ in the game's own forward pass
-        return shared.values() if self.modes.risk == 0 else self.averse_forward(shared)
+    def known(self, shared: Shared) -> Values:
+        match self.forward():
+            case ("softplus", *_) as key:
+                return shared.deformed(key, self._softened)
+            case ("risk", *_) as key:  # each activation is replaced by V_λ in the game's own forward pass
+                return shared.deformed(key, self.averse, filtering=self.modes.input_variance)
+            case _:
+                return shared.values()
+
+    def _softened(self, node: Node, values: Values) -> Tensor | None:
+        """Softplus(θ) in place of a ReLU."""
+        softplus = self.modes.at(node).softplus
+        return None if softplus is None else softplus_forward(softplus)(node, values)
 
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
@@ -106,7 +120,7 @@ class StoppingGame(Game[StoppingModes]):
         The walk has to come to every operand whose slope counts. So an operand that is 0 gets one half, unless shut
         gates make it 0: their slope is 0, and a walk that came there would end.
         """
-        if self.modes.residual == "uniform":
+        if self.modes.at(node).residual == "uniform":
             return 0.5, 0.5
         left, right = (values[n] for n in node.inputs)
         alive = [(v != 0) | self._goes_on(n, values) for n, v in zip(node.inputs, (left, right), strict=True)]
@@ -128,7 +142,7 @@ class StoppingGame(Game[StoppingModes]):
 
     def _slope(self, node: Gate, values: Values) -> Tensor:
         """The gate's slope, as noise, risk, entropy bias and Softplus change it."""
-        modes, form = self.modes, values.form(node)
+        modes, form = self.modes.at(node), values.form(node)
         if form.name == "relu" and modes.softplus is not None:
             return torch.sigmoid(self.pre_activation(node, values) / modes.softplus)
         if modes.gate == "noisy" and form.name == "relu":

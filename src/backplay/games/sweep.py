@@ -50,6 +50,8 @@ def sweep(
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise KeywordError(f"{name}={values!r}: a sweep takes a list of values for each keyword.")
+    if "layers" in grid:
+        raise KeywordError("layers cannot be swept: a grid varies keywords; play game.replace(layers=…) for each.")
     points = [tuple(zip(grid, chosen, strict=True)) for chosen in itertools.product(*grid.values())]
     games = {point: game.replace(**dict(point)) for point in points}
     network, inputs = game.prepare(x, additional_forward_args)

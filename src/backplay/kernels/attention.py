@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +59,18 @@ class ValueRouting(StreamKernel):
                 ahead = [self.node.through(part, self.scope, wire) for part in ahead]
             states = [part * expected for part, expected in zip(states, ahead, strict=True)]
         return states[0] + states[1]
+
+    def crosses(self, node: Node) -> bool:
+        return node is self._projected or node in self.node.wires
+
+    def narrowed(self, mask: Tensor, at: Node) -> Kernel:
+        """Keys whose states are masked weigh less, and what they would have carried is nowhere."""
+        shown = mask.expand(self.scope[at].shape)
+        wires = self.node.wires if at is self._projected else self.node.wires[self.node.wires.index(at) + 1 :]
+        for wire in wires:
+            shown = wire.move([shown], self.scope)
+        plus, minus = (value * shown for value in self.values)
+        return replace(self, values=(plus, minus))
 
     def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
         return self.node.traced(between, self.scope)
@@ -159,12 +172,20 @@ def _without_zeros(total: Tensor) -> Tensor:
     return total if none_empty(total) else total + below(total, torch.finfo(total.dtype).tiny)
 
 
+NO_WALK = (
+    "attention='gradient' has no kernel, so there is no walk: only attribute() works with it; "
+    "use attention='value' for occupation, marginals and distances."
+)
+
+
 @dataclass(frozen=True, eq=False)
 class GradientBlock(Kernel):
     """Gradient through the whole attention block instead of Value routing (S25, app:abl-gradient-fallback).
 
     Relevance over the output, sent through autograd of the block, times its input. It is no walk: only maps.
     """
+
+    walks: ClassVar[bool] = False
 
     node: Attention
     scope: Scope
@@ -185,10 +206,7 @@ class GradientBlock(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if measure is not DIFFERENCE:
-            raise UnsupportedError(
-                "attention='gradient' has no kernel, so there is no walk: only attribute() works with it; "
-                "use attention='value' for occupation, marginals and distances."
-            )
+            raise UnsupportedError(NO_WALK)
         source, out = self._source, self.scope[self.node]
         with torch.inference_mode(False), torch.enable_grad():
             x = self.scope[source].detach().clone().requires_grad_()

@@ -61,6 +61,7 @@ class Kernel(ABC):
     """
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
+    walks: ClassVar[bool] = True  # whether its moves have probabilities; a kernel without is good for maps alone
     follows: ClassVar[bool] = False  # whether a state has one move for each carrier: to itself under another name
 
     @property
@@ -82,6 +83,14 @@ class Kernel(ABC):
 
         With a `future`, a function of the carrier's states, each part times what it may expect of that function.
         """
+        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
+
+    def crosses(self, node: Node) -> bool:
+        """Whether walks cross the states of a node on their way to the carriers: of `crossed`, or of a wire behind."""
+        return False
+
+    def narrowed(self, mask: Tensor, at: Node) -> Kernel:
+        """The same with each move times the mask at the state of a crossed node that it comes through (S26c)."""
         raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
 
     @abstractmethod
@@ -190,6 +199,9 @@ class Conditioned(Kernel):
     @property
     def crossed(self) -> Affine | None:
         return self.kernel.crossed
+
+    def crosses(self, node: Node) -> bool:
+        return self.kernel.crosses(node)
 
     def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
         return self.kernel.crossings(between)

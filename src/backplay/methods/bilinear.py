@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backplay.methods.rules import Relay, over, stabilised
+from backplay.methods.relays import Relay, over, stabilised
 from backplay.network.attention import Attention
 from backplay.network.nodes import Halves, Held, Node, Overlay, Wire, rerun
 from backplay.values.forward import Values
+
+ATTENTION_STABILISER = 0.25  # ε of the two products of attention
 
 
 @dataclass(frozen=True)

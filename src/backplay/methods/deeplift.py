@@ -33,7 +33,7 @@ from backplay.network.nodes import (
     Sum,
     rerun,
 )
-from backplay.trajectory.passes import Pass, run
+from backplay.trajectory.passes import BackwardPass, run
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
@@ -60,9 +60,12 @@ class DeltaRule:
 RESCALE, POSITIVE = DeltaRule(1.0, 0.0), DeltaRule(0.0, 1.0)
 
 
-def multipliers(at: Values, base: Values, root: Tensor, rule: DeltaRule) -> list[Tensor]:
-    """Multipliers at each of the network's inputs, in its shape, for `root` at the output."""
-    crossing = Crossing(at, base, root, rule)
+def multipliers(at: Values, base: Values, root: Tensor, rule: DeltaRule, layer: Node | None = None) -> list[Tensor]:
+    """Multipliers at each of the network's inputs, in its shape, for `root` at the output; or at a layer alone."""
+    crossing = Crossing(at, base, root, rule, keep=layer is not None)
+    if layer is not None:
+        run(crossing)
+        return [crossing.standing.get(layer, torch.zeros_like(at[layer]))]
 
     def forget(node: Node) -> None:
         at.forget(node)
@@ -72,11 +75,11 @@ def multipliers(at: Values, base: Values, root: Tensor, rule: DeltaRule) -> list
     return [crossing.standing.get(n, torch.zeros_like(at[n])) for n in at.network.inputs]
 
 
-class Crossing(Pass[Tensor]):
+class Crossing(BackwardPass[Tensor]):
     """Multipliers on their way back, given the values of an input (`at`) and of its baseline (`base`)."""
 
-    def __init__(self, at: Values, base: Values, root: Tensor, rule: DeltaRule) -> None:
-        super().__init__(at.network, {at.network.output: root}, keep=False)
+    def __init__(self, at: Values, base: Values, root: Tensor, rule: DeltaRule, keep: bool = False) -> None:
+        super().__init__(at.network, {at.network.output: root}, keep)
         self.at, self.base, self.rule = at, base, rule
 
     def add(self, one: Tensor, other: Tensor) -> Tensor:

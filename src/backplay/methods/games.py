@@ -11,8 +11,10 @@ from torch import Tensor
 from backplay.games import Play, Reynolds, RoutingGame, StoppingGame
 from backplay.games.modes import RoutingModes, StoppingModes
 from backplay.games.reynolds import AVERAGE
+from backplay.kernels.kernel import DIFFERENCE
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
+from backplay.network import Node
 
 PAPER = "Playing the network backward, tab:main-search-grid"
 
@@ -39,8 +41,24 @@ def _routing_grid() -> tuple[dict[str, Any], ...]:
 
 
 def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
-    """The game's map of each explained input."""
+    """The game's map of each explained input, or that of a layer."""
+    if subject.layer is not None:
+        return [_at_layer(subject, subject.layer, game)]
     return Play(game, subject.network, subject.inputs, subject.target, keep=False).maps()
+
+
+def _at_layer(subject: Subject, layer: Node, game: RoutingGame | StoppingGame) -> Tensor:
+    """`Γ₊ − Γ₋` at a node, in the units of the map: of the logit in the Routing Game."""
+    play = Play(game, subject.network, subject.inputs, subject.target)
+    root = game.map_root(play.aim, play.solved.logits)
+    if root is not None:  # weights: the map is the pull of `w · logit` (S26b)
+        play = Play(game.replace(output="one"), subject.network, subject.inputs, root)
+    difference = play.mass(layer, DIFFERENCE).plain()
+    if isinstance(game, StoppingGame):
+        return difference * play.solved[layer] if game.modes.multiply_by_input else difference
+    if play.game.modes.output == "one":
+        return difference
+    return difference * layer.layout.spread(play.value, difference)
 
 
 @method(
@@ -51,6 +69,7 @@ def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
     params=StoppingModes.accepts(),
     grid=_stopping_grid(),
     neurons=True,
+    layers=True,
 )
 def stopping_game(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Stopping Game: its discounted visits are the gradient (thm:gradient)."""
@@ -65,6 +84,7 @@ def stopping_game(subject: Subject, **modes: Any) -> list[Tensor]:
     params=RoutingModes.accepts(),
     grid=_routing_grid(),
     neurons=True,
+    layers=True,
 )
 def routing_game(subject: Subject, **modes: Any) -> list[Tensor]:
     """The Routing Game: at τ = 1 the αβ-LRP family (thm:ab-recovery)."""

@@ -15,20 +15,28 @@ from backplay.keywords import Choice, Number
 from backplay.methods.deeplift import POSITIVE, RESCALE, DeltaRule, gauss_legendre, multipliers
 from backplay.methods.games import averaged
 from backplay.methods.registry import method
-from backplay.methods.subject import Subject
-from backplay.values.forward import Values
+from backplay.methods.subject import Subject, differentiated
+from backplay.network import Node
 
 
-@method("gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034")
+@method(
+    "gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034", layers=True
+)
 def gradient(subject: Subject) -> Sequence[Tensor]:
     """Gradient of the target's logit, through everything that the model computes (attention weights, norms)."""
     return subject.gradients()
 
 
-@method("gradient_x_input", title="Gr×Inp", family="gradient", reference="Shrikumar et al., 2016, arXiv:1605.01713")
+@method(
+    "gradient_x_input",
+    title="Gr×Inp",
+    family="gradient",
+    reference="Shrikumar et al., 2016, arXiv:1605.01713",
+    layers=True,
+)
 def gradient_x_input(subject: Subject) -> Sequence[Tensor]:
     """The gradient times the input."""
-    return _products(subject.gradients(), subject.xs)
+    return _products(subject.gradients(), subject.seen())
 
 
 def _products(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
@@ -53,6 +61,7 @@ def _smoothgrad_grid() -> tuple[dict[str, Any], ...]:
         "seed": Number(0),
     },
     grid=_smoothgrad_grid(),
+    layers=True,
 )
 def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int) -> Sequence[Tensor]:
     """Mean, or standard deviation with divisor `n`, of the gradient at inputs with Gaussian noise.
@@ -61,7 +70,7 @@ def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int
     get the same draws.
     """
     generator = torch.Generator().manual_seed(seed)
-    mean, squares = ([torch.zeros_like(x) for x in subject.xs] for _ in range(2))
+    mean, squares = ([torch.zeros_like(x) for x in subject.seen()] for _ in range(2))
     seen = 0
     for maps in _gradients(subject, (_noisy(subject.xs, sigma, generator) for _ in range(n))):
         count = maps[0].shape[1]
@@ -91,12 +100,16 @@ def _noisy(xs: Sequence[Tensor], sigma: float, generator: torch.Generator) -> li
     reference="Sundararajan et al., 2017, arXiv:1703.01365",
     params={"steps": Number(50, 1, note="points of the Gauss-Legendre quadrature")},
     grid=tuple({"steps": steps} for steps in (5, 10, 20, 50, 100)),
+    layers=True,
 )
 def integrated_gradients(subject: Subject, steps: int) -> Sequence[Tensor]:
     """The gradient averaged over the straight path from the zero input, times the input.
 
-    The sum of the map tends to `f(x) − f(0)` as `steps` grows.
+    The sum of the map tends to `f(x) − f(0)` as `steps` grows. At a layer the path is one of its values, from those at
+    the zero input; what goes around the layer stays that of the input.
     """
+    if subject.layer is not None:
+        return (_integrated_at(subject, subject.layer, steps),)
     times, shares = zip(*gauss_legendre(steps), strict=True)
     total, done = [torch.zeros_like(x) for x in subject.xs], 0
     for maps in _gradients(subject, ([x * time for x in subject.xs] for time in times)):
@@ -107,8 +120,21 @@ def integrated_gradients(subject: Subject, steps: int) -> Sequence[Tensor]:
     return _products(total, subject.xs)
 
 
+def _integrated_at(subject: Subject, layer: Node, steps: int) -> Tensor:
+    """Integrated gradients in the values of a layer."""
+    values = subject.values()
+    end, start = values[layer], subject.values([torch.zeros_like(x) for x in subject.xs])[layer]
+    total = torch.zeros_like(end)
+    for time, share in gauss_legendre(steps):
+        total = total + share * differentiated(values, layer, subject.weights, start + time * (end - start))
+    return (end - start) * total
+
+
 def _gradients(subject: Subject, points: Iterable[Sequence[Tensor]]) -> Iterator[list[Tensor]]:
     """Gradients at several points for the same samples, for each input (B, k, …) for the next k of them."""
+    if subject.layer is not None:  # whose samples may lie anywhere: one by one, the points in the second place too
+        yield from ([gradient.unsqueeze(1) for gradient in subject.gradients(point)] for point in points)
+        return
     batch, waiting = subject.inputs.batch, iter(points)
     at_once = max(2, subject.network.together(subject.xs[0]))  # of one alone a batch norm makes two
     while several := list(islice(waiting, max(1, at_once // batch))):
@@ -126,9 +152,10 @@ def _gradients(subject: Subject, points: Iterable[Sequence[Tensor]]) -> Iterator
         "gamma": Number(0.25, 0, strict=True, note='weight of agreeing contributions under rule="gamma"'),
     },
     grid=({}, *({"rule": "gamma", "gamma": gamma} for gamma in (0.1, 0.25, 0.5)), {"rule": "zplus"}),
+    layers=True,
 )
 def deeplift(subject: Subject, rule: str, gamma: float) -> Sequence[Tensor]:
-    """Multipliers from the zero input times the input; the map sums to `f(x) − f(0)`.
+    """Multipliers from the zero input times the input; the map sums to `f(x) − f(0)`, at a layer on the only way too.
 
     The default rule is Rescale: activations by `Δout / Δin`, affine nodes by their weights. Products, norms and softmax
     are crossed by exact differences too, so that the sum holds for attention.
@@ -137,11 +164,10 @@ def deeplift(subject: Subject, rule: str, gamma: float) -> Sequence[Tensor]:
     `1 + γ` times ("gamma") or is the only one that counts ("zplus"), and shares are divided by their new sum, as in
     LRP-γ and LRP-z⁺. Where `Δa ≥ 0` and `Δz > 0` these are the weights `W + γW⁺` and `W⁺`.
     """
-    network, weights = subject.network, subject.network.weights()
-    at = Values(network, subject.inputs, weights)
-    base = Values(network, subject.inputs.at([torch.zeros_like(x) for x in subject.xs]), weights)
+    at, base = subject.values(), subject.values([torch.zeros_like(x) for x in subject.xs])
     rules = {"default": RESCALE, "gamma": DeltaRule(1.0, gamma), "zplus": POSITIVE}
-    return _products(multipliers(at, base, subject.weights, rules[rule]), subject.xs)
+    rises = [at[source] - base[source] for source in subject.sources]
+    return _products(multipliers(at, base, subject.weights, rules[rule], subject.layer), rises)
 
 
 @method(

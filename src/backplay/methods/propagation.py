@@ -6,8 +6,8 @@ and attention need no code for any architecture, and powers of two keep it in ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,17 +16,20 @@ from backplay.kernels.kernel import DIFFERENCE, Kernel
 from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split
 from backplay.methods.bilinear import Bilinear, Factors, Softmax, factors_of
-from backplay.methods.rules import AffineRelay, Box, BoxRelay, Epsilon, Relay, Rule, over, sees_input
+from backplay.methods.first_layers import sees_input
+from backplay.methods.relays import Relay, over, stabilised
+from backplay.methods.rules import Epsilon, Rule
 from backplay.methods.subject import Subject
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
 from backplay.network.mass import Mass
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Oracle, Product, Sum, Wire
+from backplay.network.patterns import fitting
 from backplay.trajectory.passes import MassPass, Passed, run
 from backplay.values.forward import Values
 
-PLAIN = Epsilon()  # shares by contribution and no stabiliser: where nothing has parameters
+PLAIN = Epsilon(0.0)  # shares by contribution and no stabiliser: where nothing has parameters
 
 
 @dataclass(frozen=True)
@@ -39,25 +42,26 @@ class Rules:
 
     convolution: Rule
     dense: Rule  # linear layers, and all other products with a constant matrix
-    first: Box | None = None  # convolutions and linear layers that see the input itself; None: like the others
-    mix: Rule = PLAIN  # pooling, means, attention times values: no parameters, no stabiliser
+    first: Rule | None = None  # convolutions that see the input itself; None: like the others
+    first_dense: Rule | None = None  # linear layers that do
+    named: Mapping[str, Rule] = field(default_factory=dict[str, Rule])  # layers by patterns; the last that fits, wins
+    mix: Rule = PLAIN  # pooling, means, attention times values: no parameters
     softmax: Softmax | None = None  # how relevance enters queries and keys; None holds attention weights fixed
     passing: bool = False  # norms, constant scales and offsets pass all relevance on instead of being linear maps
     uniform: bool = False  # products give one half to each live factor, gates among them (Achtibat 2024, prop. 3.2)
     sums: str = "signed"  # "signed": by the operands; "absolute": by their magnitudes; "balanced": as Chefer has it
+    sum_epsilon: float = 0.0  # stabiliser of signed sums
 
     def step(self, node: Node, values: Values) -> Kernel | Relay:
         match node:
             case Attention() if self.softmax is not None and node.scores is not None:
                 return Bilinear(node, values, self.softmax)
             case Mix():
-                return AffineRelay(self.mix, node, values)
+                return self.mix.relay(node, values)
             case Held() | Halves() if self.uniform and not any(_has_no_rule(f) for f in factors_of(node)):
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
-            case Affine() if self.first is not None and sees_input(node.operand):
-                return BoxRelay(self.first, node, values)
             case Affine():
-                return AffineRelay(self.convolution if isinstance(node.map, Convolution) else self.dense, node, values)
+                return self.rule_of(node).relay(node, values)
             case Halves():
                 return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
             case Sum():
@@ -77,10 +81,21 @@ class Rules:
             case _:
                 return moving_kernel(node, values)
 
+    def rule_of(self, node: Affine) -> Rule:
+        """The rule of a layer: that of a pattern, else by what the layer is and where."""
+        patterns = () if isinstance(node, Held) else fitting(self.named, node)
+        if patterns:
+            return self.named[patterns[-1]]
+        convolves = isinstance(node.map, Convolution)
+        first = self.first if convolves else self.first_dense
+        if first is not None and sees_input(node.operand):
+            return first
+        return self.convolution if convolves else self.dense
+
     def _sum(self, node: Sum, values: Values) -> Kernel | Relay:
         left, right = (values[n] for n in node.inputs)
         if self.sums == "signed":
-            return Terms(left, right)
+            return Terms(left, right, epsilon=self.sum_epsilon)
         if self.sums == "balanced":
             return Balanced(node.layout, left, right)
         both = left.abs() + right.abs()
@@ -117,10 +132,10 @@ def _has_no_rule(node: Node) -> bool:
 
 
 class Terms(Relay):
-    """A sum: each term gets `R · a / (a + b)`."""
+    """A sum: each term gets `R · a / (a + b)`, the denominator stabilised."""
 
-    def __init__(self, *terms: Tensor, carriers: tuple[Node, ...] | None = None) -> None:
-        self.terms, self._carriers = terms, carriers
+    def __init__(self, *terms: Tensor, carriers: tuple[Node, ...] | None = None, epsilon: float = 0.0) -> None:
+        self.terms, self._carriers, self.epsilon = terms, carriers, epsilon
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
@@ -128,7 +143,7 @@ class Terms(Relay):
 
     def back(self, relevance: Tensor) -> Sequence[Tensor]:
         first, *others = self.terms
-        per_unit = over(relevance, sum(others, first))
+        per_unit = over(relevance, stabilised(sum(others, first), self.epsilon))
         return [term * per_unit for term in self.terms]
 
 
@@ -207,7 +222,6 @@ def propagate(subject: Subject, rules: Rules, unit: bool = False, keep: bool = F
 
 
 def relevance(subject: Subject, rules: Rules) -> list[Tensor]:
-    """The map of a set of rules for each explained input, in its shape."""
-    _, passed = propagate(subject, rules)
-    pairs = zip(subject.network.inputs, subject.xs, strict=True)
-    return [passed.masses[n].plain() if n in passed.masses else torch.zeros_like(x) for n, x in pairs]
+    """The map of a set of rules at each source, in its shape."""
+    values, passed = propagate(subject, rules, keep=subject.layer is not None)
+    return [passed.masses[n].plain() if n in passed.masses else torch.zeros_like(values[n]) for n in subject.sources]

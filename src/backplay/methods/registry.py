@@ -11,19 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from backplay.entry import entry
-from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion
+from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion, tensor_words
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
 from backplay.games.neurons import names_neurons
 from backplay.inputs import Target, check_hidden
-from backplay.keywords import Keyword
+from backplay.keywords import Keyword, Layer
+from backplay.methods.first_layers import has_first_layer
 from backplay.methods.guessed_input import guess
 from backplay.methods.maps import last_map
-from backplay.methods.rules import has_first_layer
 from backplay.methods.subject import Subject, has_attention, has_convolutions
 from backplay.methods.tokens import find_tokens
 from backplay.network import Model, Network, read_model
 from backplay.network.arguments import Arguments, Inputs
 from backplay.network.captures import Captures
+from backplay.network.layout import PLAIN
 
 NEEDS: dict[str, tuple[Callable[[Network], bool], str]] = {
     "image": (
@@ -63,6 +64,7 @@ class MethodInfo:
     libraries: tuple[str, ...] = ()  # optional ones, out of LIBRARIES
     alone: bool = False  # takes its samples one by one anyway, so that no batch is too large for it
     neurons: bool = False  # explains hidden neurons too, not classes alone (S26b)
+    layers: bool = False  # gives relevance at hidden layers too, not at the inputs alone
 
     @entry
     def fits(self, model: Model) -> bool:
@@ -137,6 +139,7 @@ def method(
     libraries: tuple[str, ...] = (),
     alone: bool = False,
     neurons: bool = False,
+    layers: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register `function(subject, **params)` under a name: it returns the map, or one for each explained input."""
 
@@ -154,6 +157,7 @@ def method(
             libraries,
             alone,
             neurons,
+            layers,
         )
         return function
 
@@ -180,16 +184,28 @@ class Explainer:
     """A method with its parameters on a model: `attribute`, as the games have it, so that `Reynolds` can average it.
 
     >>> Reynolds(Explainer(model, "gradcam"), n=50).attribute(x)
+
+    `layer` names a module or node at whose output relevance is asked for instead of at the input; the map has its
+    shape. Class activation maps read their feature map there, and keep the size of the image.
     """
 
-    def __init__(self, model: Model, method: str = "rg", **params: Any) -> None:
+    def __init__(self, model: Model, method: str = "rg", layer: str | None = None, **params: Any) -> None:
         self.info = find(method)
         self.model = read_model(model, "a method")
-        self.params = self.info.check(params)
+        own = "layer" in self.info.params  # a parameter like others, of class activation maps
+        self.params = self.info.check(params | ({"layer": layer} if own else {}))
+        self.layer: str | None = None if own else Layer().check("layer", layer)
+        if self.layer is not None and not self.info.layers:
+            able = ", ".join(name for name, other in methods().items() if other.layers or "layer" in other.params)
+            raise KeywordError(f"layer={layer!r}: {method!r} explains inputs, not layers; these take one: {able}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What is sent to another process: the model, the name and the parameters."""
-        return _remade, (self.model, self.info.name, self.params)
+        return _remade, (self.model, self.info.name, {"layer": self.layer} | self.params)
+
+    def on(self, model: Model) -> Explainer:
+        """The same method with the same parameters on another model."""
+        return _remade(model, self.info.name, {"layer": self.layer} | self.params)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Explainer:
         """As a game is, an explainer is its own copy."""
@@ -197,7 +213,9 @@ class Explainer:
 
     def __repr__(self) -> str:
         model = self.model.model if isinstance(self.model, Network) else self.model
-        changed = [f"{k}={v!r}" for k, v in self.params.items() if v != self.info.params[k].default]
+        shown = {k: tensor_words(v) if isinstance(v, Tensor) else repr(v) for k, v in self.params.items()}
+        changed = [f"{k}={shown[k]}" for k in shown if shown[k] != repr(self.info.params[k].default)]
+        changed += [f"layer={self.layer!r}"] if self.layer is not None else []
         return f"Explainer({', '.join([type(model).__name__, repr(self.info.name), *changed])})"
 
     def _prepare(self, x: Inputs, extra: Any = None) -> tuple[Captures, Network, Arguments]:
@@ -231,7 +249,7 @@ class Explainer:
         check_size(internal_batch_size)
         self.info.check_libraries()  # before a capture that takes seconds
         captures, network, inputs = self._prepare(x, additional_forward_args)
-        self._check_fits(network)
+        self.check_fits(network)
         if names_neurons(target) and not self.info.neurons:
             able = ", ".join(name for name, other in methods().items() if other.neurons)
             raise UnsupportedError(
@@ -242,16 +260,25 @@ class Explainer:
         def explain(part: Arguments, wanted: Any) -> Sequence[Tensor]:
             subject = Subject(captures, part, wanted)
             if subject.network is not network:  # the model has changed since it was captured
-                self._check_fits(subject.network)
-            found: Any = self.info.function(subject, **self.params)
-            maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
-            check_hidden(part, maps, subject.aim)
-            return check_finite(maps)
+                self.check_fits(subject.network)
+            return self.maps_of(subject)
 
+        layout = PLAIN if self.layer is None else network.find(self.layer).layout  # refused before any work
         with torch.inference_mode(False), torch.no_grad():
-            return inputs.pack(in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once))
+            maps = in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once, layout)
+        return inputs.pack(maps) if self.layer is None else maps[0]
 
-    def _check_fits(self, network: Network) -> None:
+    def maps_of(self, subject: Subject) -> Sequence[Tensor]:
+        """The maps of a subject that is at hand, as several methods may share one; the method must fit its network."""
+        subject = subject if self.layer is None else subject.at_layer(self.layer)
+        found: Any = self.info.function(subject, **self.params)
+        maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
+        if self.layer is None:
+            check_hidden(subject.inputs, maps, subject.aim)
+        return check_finite(maps)
+
+    def check_fits(self, network: Network) -> None:
+        """Refuse a network that the method does not apply to."""
         why = self.info.refusal(network)
         if why is not None:
             fitting = [name for name, other in methods().items() if other.refusal(network) is None]
@@ -260,7 +287,7 @@ class Explainer:
             )
 
 
-def _remade(model: nn.Module | Network, name: str, params: dict[str, Any]) -> Explainer:
+def _remade(model: Model, name: str, params: dict[str, Any]) -> Explainer:
     return Explainer(model, name, **params)
 
 
@@ -272,6 +299,7 @@ def explain(
     method: str = "rg",
     additional_forward_args: Any = None,
     internal_batch_size: int | None = None,
+    layer: str | None = None,
     **params: Any,
 ) -> Any:
     """The map of any registered method: a tensor of the input's shape, or (B, 1, H, W).
@@ -281,5 +309,9 @@ def explain(
     explained inputs a tuple or dict is made, as they were given.
 
     >>> explain(model, x, method="integrated_gradients", steps=50)
+
+    `layer` names a module or node: games, relevance propagation and gradients then give relevance at its output, a
+    tensor of that shape; class activation maps read their feature map there and keep the image's size.
     """
-    return Explainer(model, method, **params).attribute(x, target, additional_forward_args, internal_batch_size)
+    explainer = Explainer(model, method, layer, **params)
+    return explainer.attribute(x, target, additional_forward_args, internal_batch_size)

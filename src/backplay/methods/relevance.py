@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError
 from backplay.keywords import Choice, Number
-from backplay.methods.bilinear import Softmax
+from backplay.methods.bilinear import ATTENTION_STABILISER, Softmax
 from backplay.methods.propagation import Rules, relevance
 from backplay.methods.registry import method
-from backplay.methods.rules import BIASES, Absolute, Box, Epsilon, Gamma, over
+from backplay.methods.relays import over
+from backplay.methods.rules import BIASES, Absolute, Box, Epsilon, Gamma
 from backplay.methods.subject import Subject
 
 BACH = "Bach et al. 2015, PLoS ONE 10(7), On pixel-wise explanations for non-linear classifier decisions by LRP"
@@ -41,6 +41,7 @@ def _epsilon(default: float) -> Number:
     reference=BACH,
     params={"epsilon": _epsilon(1e-6), "bias": _BIAS},
     grid=tuple({"epsilon": e, "bias": "absorb"} for e in (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)),
+    layers=True,
 )
 def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Sequence[Tensor]:
     """`R_i = Σ_j a_i W_ij R_j / (z_j + ε sign z_j)`; sums by `a / (a + b)`; attention weights held fixed.
@@ -64,6 +65,7 @@ def lrp_epsilon(subject: Subject, epsilon: float, bias: str) -> Sequence[Tensor]
     grid=tuple(
         {"epsilon": e, "gamma": g, "bias": "absorb"} for e in (0.1, 0.25, 0.5) for g in (0.1, 0.25, 0.5, 1.0, 2.0)
     ),
+    layers=True,
 )
 def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Sequence[Tensor]:
     """Contributions of the output's own sign count `1 + γ` times in every layer; all else as in LRP-ε."""
@@ -85,23 +87,17 @@ def lrp_gamma(subject: Subject, epsilon: float, gamma: float, bias: str) -> Sequ
         "bias": _BIAS,
     },
     grid=tuple({"epsilon": 0.25, "gamma": g, "low": -3.0, "high": 3.0, "bias": "absorb"} for g in (0.1, 0.25, 0.5)),
+    layers=True,
 )
 def lrp_box(
     subject: Subject, epsilon: float, gamma: float, low: float | None, high: float | None, bias: str
 ) -> Sequence[Tensor]:
     """The zᴮ rule in the layers that see the image, LRP-γ above."""
-    if low is not None and high is not None and low >= high:
-        raise KeywordError(f"low={low!r} is out of range: it must be below high={high!r}.")
-    lowest, highest = float(subject.x.flatten(1).amin(1).max()), float(subject.x.flatten(1).amax(1).min())
-    if high is None and low is not None and low > highest:
-        raise KeywordError(f"low={low!r} is out of range: the highest value of the image is {highest:g}.")
-    if low is None and high is not None and high < lowest:
-        raise KeywordError(f"high={high!r} is out of range: the lowest value of the image is {lowest:g}.")
-    rule = Gamma(gamma, epsilon, bias)
-    return relevance(subject, Rules(rule, rule, first=Box(low, high)))
+    rule, box = Gamma(gamma, epsilon, bias), Box(low, high, 0.0)
+    return relevance(subject, Rules(rule, rule, first=box, first_dense=box))
 
 
-@method("lrp_abs", title="LRP-|z|", family="relevance", reference=VUKADIN)
+@method("lrp_abs", title="LRP-|z|", family="relevance", reference=VUKADIN, layers=True)
 def lrp_abs(subject: Subject) -> Sequence[Tensor]:
     """`R_i = Σ_j |a_i W_ij| R_j / Σ_k |a_k W_kj|`: positive and negative contributions share one denominator.
 
@@ -113,7 +109,7 @@ def lrp_abs(subject: Subject) -> Sequence[Tensor]:
     every input has its share of `|contribution|`. It also follows queries and keys, scales the relevance of every
     layer to the sum 1, and takes off the map of all other classes.
     """
-    rule = Absolute()
+    rule = Absolute(0.0)
     return relevance(subject, Rules(rule, rule, mix=rule, passing=True, sums="absolute"))
 
 
@@ -124,6 +120,7 @@ def lrp_abs(subject: Subject) -> Sequence[Tensor]:
     reference=NYIRI,
     params={"max_norm": Number(None, low=0.0, strict=True, note="largest magnitude of each map; None: as it comes")},
     grid=({"max_norm": 0.1}, {"max_norm": 0.5}),
+    layers=True,
 )
 def rel_lrp(subject: Subject, max_norm: float | None) -> Sequence[Tensor]:
     """Relative LRP: conservation up to one factor for each sample, and no division by a small activation.
@@ -132,21 +129,22 @@ def rel_lrp(subject: Subject, max_norm: float | None) -> Sequence[Tensor]:
     times gradient, times a factor that sets its largest magnitude. The article leaves norms and attention open; here
     they are differentiated like all else, and in the paper's tables the rows RelLRP and Gr×Inp agree on every network.
     """
-    maps = [x * slope for x, slope in zip(subject.xs, subject.gradients(), strict=True)]
+    maps = [x * slope for x, slope in zip(subject.seen(), subject.gradients(), strict=True)]
     if max_norm is None:
         return maps
-    largest = torch.stack([part.flatten(1).abs().amax(1) for part in maps]).amax(0)
+    layouts = [source.layout for source in subject.sources]
+    largest = torch.stack([lay.amax(part.abs()) for lay, part in zip(layouts, maps, strict=True)]).amax(0)
     factor = over(torch.full_like(largest, max_norm), largest)
-    return [part * factor.view([-1] + [1] * (part.ndim - 1)) for part in maps]
+    return [part * lay.spread(factor, part) for lay, part in zip(layouts, maps, strict=True)]
 
 
-@method("cp_lrp", title="CP-LRP", family="relevance", reference=ALI)
+@method("cp_lrp", title="CP-LRP", family="relevance", reference=ALI, layers=True)
 def cp_lrp(subject: Subject) -> Sequence[Tensor]:
     """LRP-0 with attention weights and the scales of norms held fixed: input times gradient of that network.
 
     Norms still centre. Biases and offsets keep their part. On a ReLU network it is input times gradient.
     """
-    rule = Epsilon()
+    rule = Epsilon(0.0)
     return relevance(subject, Rules(rule, rule))
 
 
@@ -171,9 +169,10 @@ def _attention_grid() -> tuple[dict[str, Any], ...]:
         "epsilon": _epsilon(1e-6),
         "gamma_conv": Number(0.25, low=0.0, note="γ in convolutions; 0 is the ε rule"),
         "gamma_lin": Number(0.05, low=0.0, note="γ in linear layers; 0 is the ε rule"),
-        "epsilon_attn": Number(0.25, low=0.0, note="ε in the two products of attention"),
+        "epsilon_attn": Number(ATTENTION_STABILISER, low=0.0, note="ε in the two products of attention"),
     },
     grid=_attention_grid(),
+    layers=True,
 )
 def attn_lrp(
     subject: Subject, epsilon: float, gamma_conv: float, gamma_lin: float, epsilon_attn: float

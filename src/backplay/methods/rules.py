@@ -1,199 +1,261 @@
-"""Rules of relevance propagation: how an affine node hands relevance to its inputs.
+"""Rules of layer-wise relevance propagation, as `bp.lrp`: what a layer with weights does with relevance.
 
-A rule weighs the positive and the negative contributions `c_ij = a_i W_ij` of an output; an input gets
-`R_i = Σ_j w_j(c_ij) R_j / (Σ_k w_j(c_kj) + ε)`, the Routing Game's contributions under other weights. Every rule here
-gives in proportion to the input's own value. That is what keeps deep networks in range: the next denominator meets a
-numerator that vanishes with it.
+>>> bp.explain(model, x, method="lrp", rules={"features.*": bp.lrp.ZPlus(), "features.0": bp.lrp.Flat()})
+
+`c_ij = a_i W_ij` is what input `i` contributes to output `j`, `z_j` their sum and the bias. Every rule adds `epsilon`
+to its denominators, with their sign: what that takes is lost. Unless a rule says otherwise, a bias stands in the
+denominator of its sign and keeps its part, as in zennit.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from backplay.games.routing import contribute
-from backplay.network import Network
-from backplay.network.nodes import Affine, Diagonal, Input, Mix, Node, Wire, rerun
+from backplay.errors import KeywordError
+from backplay.kernels.kernel import Kernel
+from backplay.kernels.pointwise import PassThrough
+from backplay.keywords import Bound, Choice, Keyword, Number
+from backplay.methods.first_layers import sees_input, source_of
+from backplay.methods.relays import (
+    BlindRelay,
+    BoxRelay,
+    PlainRelay,
+    Relay,
+    StreamsRelay,
+    WeighingRelay,
+    Weight,
+)
+from backplay.network.nodes import Affine, rerun
 from backplay.values.forward import Values
 
+__all__ = ["Absolute", "AlphaBeta", "Box", "Epsilon", "Flat", "Gamma", "Pass", "Rule", "WSquare", "ZPlus"]
+
 BIASES = ("share", "absorb")
-Weight = float | Tensor
-
-
-class Rule(Protocol):
-    """What a rule says of an affine node."""
-
-    @property
-    def epsilon(self) -> float:
-        """Stabiliser `ε`: added to each denominator with its sign, so that a part of the relevance is lost."""
-        ...
-
-    @property
-    def bias(self) -> str | None:
-        """ "absorb": the bias keeps its part; "share": the inputs get that part too; None: the bias has no part."""
-        ...
-
-    def weights(self, z: Tensor) -> tuple[Weight, Weight]:
-        """What positive contributions count, and what negative ones, given an output `z`."""
-        ...
+STABILISER = 1e-6  # as zennit has it
+_EPSILON = Number(STABILISER, 0, note="ε, the stabiliser of the denominators")
+_BIAS = Choice("absorb", BIASES, note="whether a bias hands its part of the relevance to the inputs or keeps it")
 
 
 @dataclass(frozen=True)
-class Epsilon:
-    """`R_i = Σ_j a_i W_ij R_j / (z_j + ε sign z_j)`, the bias in `z` (Bach 2015, eq. 58)."""
+class Rule(ABC):
+    """What an affine node does with relevance."""
 
-    epsilon: float = 0.0
-    bias: str | None = "absorb"
+    accepts: ClassVar[dict[str, Keyword]] = {"epsilon": _EPSILON}
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name in self.accepts:
+                given = getattr(self, field.name)
+                checked = self.accepts[field.name].check(f"{type(self).__name__}: {field.name}", given)
+                object.__setattr__(self, field.name, checked)
+
+    @abstractmethod
+    def relay(self, node: Affine, values: Values) -> Relay | Kernel:
+        """How a node hands relevance on to its input."""
+
+    def refusal(self, node: Affine) -> str | None:
+        """Why the rule is not for a layer; None if it is."""
+        return None
+
+
+@dataclass(frozen=True)
+class Epsilon(Rule):
+    """`R_i = Σ_j c_ij R_j / (z_j + ε sign z_j)`, the bias in `z` (Bach 2015, eq. 58)."""
+
+    accepts = Rule.accepts | {"bias": _BIAS}
+
+    epsilon: float = STABILISER
+    bias: str = "absorb"
 
     def weights(self, z: Tensor) -> tuple[Weight, Weight]:
         return 1.0, 1.0
 
+    def relay(self, node: Affine, values: Values) -> Relay:
+        if node.bias is None or self.bias == "absorb":
+            return PlainRelay(self.epsilon, node, values)
+        return WeighingRelay(self, node, values)
+
 
 @dataclass(frozen=True)
-class Gamma:
-    """Contributions of the output's own sign count `1 + γ` (Montavon 2019; for values of any sign, Andéol 2021)."""
+class Gamma(Rule):
+    """Contributions of the output's own sign count `1 + γ` (Montavon 2019; for values of any sign, Andéol 2021).
 
-    gamma: float
-    epsilon: float = 0.0
-    bias: str | None = "absorb"
+    An output of exactly 0 has no sign, and hands nothing on.
+    """
+
+    accepts = Rule.accepts | {"bias": _BIAS, "gamma": Number(0.25, 0)}
+
+    gamma: float = 0.25
+    epsilon: float = STABILISER
+    bias: str = "absorb"
 
     def weights(self, z: Tensor) -> tuple[Weight, Weight]:
-        return 1 + self.gamma * (z > 0).to(z.dtype), 1 + self.gamma * (z < 0).to(z.dtype)
+        signed = (z != 0).to(z.dtype)
+        return signed + self.gamma * (z > 0).to(z.dtype), signed + self.gamma * (z < 0).to(z.dtype)
+
+    def relay(self, node: Affine, values: Values) -> Relay:
+        return WeighingRelay(self, node, values)
 
 
 @dataclass(frozen=True)
-class Absolute:
-    """`R_i = Σ_j |a_i W_ij| R_j / Σ_k |a_k W_kj|`: both signs share one denominator."""
+class Absolute(Rule):
+    """`R_i = Σ_j |c_ij| R_j / Σ_k |c_kj|`: both signs share one denominator, which the bias has no part in."""
 
-    epsilon: float = 0.0
-    bias: str | None = None
+    epsilon: float = STABILISER
+
+    @property
+    def bias(self) -> str | None:
+        return None
 
     def weights(self, z: Tensor) -> tuple[Weight, Weight]:
         return 1.0, -1.0
 
-
-@dataclass(frozen=True)
-class Activating:
-    """αβ with `α = 1, β = 0`: the positive contributions alone (Bach 2015, eq. 60)."""
-
-    epsilon: float = 0.0
-    bias: str | None = None
-
-    def weights(self, z: Tensor) -> tuple[Weight, Weight]:
-        return 1.0, 0.0
-
-
-class Relay(ABC):
-    """How one node hands relevance on to its inputs. It is no kernel of a game: there are no players and no walk."""
-
-    @property
-    def carriers(self) -> tuple[Node, ...] | None:
-        """Which nodes get relevance; None for the node's own carriers."""
-        return None
-
-    @abstractmethod
-    def back(self, relevance: Tensor) -> Sequence[Tensor]:
-        """Relevance of the node's output, as relevance of each of these nodes."""
+    def relay(self, node: Affine, values: Values) -> Relay:
+        return WeighingRelay(self, node, values)
 
 
 @dataclass(frozen=True)
-class AffineRelay(Relay):
-    """An affine node under a rule."""
+class AlphaBeta(Rule):
+    """`R_i = Σ_j (α c_ij⁺ / z_j⁺ − β c_ij⁻ / z_j⁻) R_j` (Bach 2015, eq. 60), the bias in the sum of its sign."""
 
-    rule: Rule
-    node: Affine
-    values: Values
+    accepts = Rule.accepts | {"alpha": Number(2.0, 0), "beta": Number(1.0, 0)}
 
-    def back(self, relevance: Tensor) -> Sequence[Tensor]:
-        node, values, rule = self.node, self.values, self.rule
-        z, a = values[node], values[node.operand]
-        bias = None if node.bias is None or rule.bias is None else node.bias(values)
-        plus, minus = rule.weights(z)
-        if isinstance(rule, Epsilon) and (bias is None or rule.bias == "absorb"):  # no need to tell signs apart
-            per_unit = over(relevance, stabilised(z, rule.epsilon))
-            return (a * node.map.adjoint(per_unit, node.weight(values), a.shape),)
-        contributions, (up, down), _ = contribute(node, values, a, 1.0, real=True)
-        if rule.bias is None:
-            total = plus * up - minus * down
-        else:  # as a change of z, which the forward pass knows to the last digit
-            total = z + (plus - 1) * up - (minus - 1) * down
-        if bias is not None:
-            weighed = plus * bias.clamp(min=0) + minus * bias.clamp(max=0)
-            total, bias = total + (weighed - bias), weighed
-        per_unit = over(relevance, stabilised(total, rule.epsilon))
-        share = torch.zeros_like(per_unit)
-        if bias is not None and rule.bias == "share":
-            # in proportion to |c_ij|, not evenly: an even share would reach inputs of value 0, and the next
-            # denominators would blow it up
-            share = over(per_unit * bias, plus * up + minus * down)
-        return (contributions.pull(plus * (per_unit + share), minus * (share - per_unit)),)
+    alpha: float = 2.0
+    beta: float = 1.0
+    epsilon: float = STABILISER
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if abs(self.alpha - self.beta - 1) > 1e-9:
+            raise KeywordError(
+                f"AlphaBeta: alpha={self.alpha!r} and beta={self.beta!r} must differ by 1, such as alpha=2.0, beta=1.0."
+            )
+
+    def relay(self, node: Affine, values: Values) -> Relay:
+        return StreamsRelay(self.alpha, self.beta, self.epsilon, "absorb", node, values)
 
 
 @dataclass(frozen=True)
-class Box:
-    """zᴮ (Montavon 2017): `c_ij = x_i W_ij − low_i W⁺_ij − high_i W⁻_ij ≥ 0` for pixels between `low` and `high`.
+class Activating(Rule):
+    """The positive contributions alone, without stabiliser, the bias having no part: as Chefer has it."""
 
-    A bound that is None is the smallest or largest entry of the sample's own input. The bias cancels.
+    accepts: ClassVar[dict[str, Keyword]] = {}
+
+    def relay(self, node: Affine, values: Values) -> Relay:
+        return StreamsRelay(1.0, 0.0, 0.0, None, node, values)
+
+
+@dataclass(frozen=True)
+class ZPlus(Rule):
+    """The positive contributions alone: αβ with `α = 1, β = 0` (Montavon 2017)."""
+
+    epsilon: float = STABILISER
+
+    def relay(self, node: Affine, values: Values) -> Relay:
+        return StreamsRelay(1.0, 0.0, self.epsilon, "absorb", node, values)
+
+
+@dataclass(frozen=True)
+class Flat(Rule):
+    """Every input of an output gets the same (Lapuschkin 2019); the bias has no part."""
+
+    epsilon: float = STABILISER
+
+    def relay(self, node: Affine, values: Values) -> Relay:
+        ones = torch.ones_like(node.weight(values))
+        return BlindRelay(ones, None, self.epsilon, node, values[node.operand])
+
+
+@dataclass(frozen=True)
+class WSquare(Rule):
+    """`R_i = Σ_j W_ij² R_j / (Σ_k W_kj² + b_j²)` (Montavon 2017), whatever the input is."""
+
+    epsilon: float = STABILISER
+
+    def relay(self, node: Affine, values: Values) -> Relay:
+        bias = None if node.bias is None else node.bias(values).square()
+        return BlindRelay(node.weight(values).square(), bias, self.epsilon, node, values[node.operand])
+
+
+@dataclass(frozen=True, eq=False)
+class Box(Rule):
+    """zᴮ (Montavon 2017): `x_i W_ij − low_i W⁺_ij − high_i W⁻_ij ≥ 0` for pixels between `low` and `high`.
+
+    Bounds are numbers, or tensors that can be broadcast to the input, such as (3, 1, 1) for the channels of an image;
+    None is the smallest or largest entry of the sample's own input. The bias cancels.
     """
 
-    low: float | None = None
-    high: float | None = None
+    accepts = Rule.accepts | {"low": Bound(), "high": Bound()}
+
+    low: float | Tensor | None = None
+    high: float | Tensor | None = None
+    epsilon: float = STABILISER
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.low is not None and self.high is not None:
+            low, high = (torch.as_tensor(bound, dtype=torch.float64) for bound in (self.low, self.high))
+            if not bool((low < high).all()):
+                raise KeywordError(f"low={self.low!r} is out of range: it must be below high={self.high!r}.")
+
+    def refusal(self, node: Affine) -> str | None:
+        return None if sees_input(node.operand) else "it is for layers that see the input itself"
+
+    def relay(self, node: Affine, values: Values) -> Relay:
+        return BoxRelay(*self.bounds(node, values), self.epsilon, node, values)
 
     def bounds(self, node: Affine, values: Values) -> tuple[Tensor, Tensor]:
         """The bounds as the layer sees them: wires and constant scales may lie before it, a negative one swaps them."""
-        source = _source(node.operand)
+        source = source_of(node.operand)
         x: Tensor = values[source]
-        low = x.flatten(1).amin(1) if self.low is None else x.new_full((len(x),), self.low)
-        high = x.flatten(1).amax(1) if self.high is None else x.new_full((len(x),), self.high)
-        ends = [rerun(node.operand, {source: source.layout.spread(b, x).expand(x.shape)}, values) for b in (low, high)]
-        return torch.minimum(*ends), torch.maximum(*ends)
+        low, high = (source.layout.spread(b, x).expand(x.shape) for b in (x.flatten(1).amin(1), x.flatten(1).amax(1)))
+        low = low if self.low is None else _like(self.low, x)
+        high = high if self.high is None else _like(self.high, x)
+        if bool((low > high).any()):
+            given, ends = ("low", "highest") if self.high is None else ("high", "lowest")
+            raise KeywordError(
+                f"{given}={getattr(self, given)!r} is out of range: beyond the {ends} value of the image."
+            )
+        seen = [rerun(node.operand, {source: bound}, values) for bound in (low, high)]
+        return torch.minimum(*seen), torch.maximum(*seen)
 
 
-class BoxRelay(Relay):
-    """A layer that sees the input, under the zᴮ rule."""
-
-    def __init__(self, rule: Box, node: Affine, values: Values) -> None:
-        self.node, weight = node, node.weight(values)
-        low, high = rule.bounds(node, values)
-        self.parts = (values[node.operand], weight), (-low, weight.clamp(min=0)), (-high, weight.clamp(max=0))
-
-    def back(self, relevance: Tensor) -> Sequence[Tensor]:
-        linear = self.node.map
-        total = torch.stack([linear.apply(value, weight) for value, weight in self.parts]).sum(0)
-        per_unit = over(relevance, total)
-        shares = [value * linear.adjoint(per_unit, weight, value.shape) for value, weight in self.parts]
-        return (torch.stack(shares).sum(0),)
+def _like(bound: float | Tensor, x: Tensor) -> Tensor:
+    """A bound that can be broadcast to an input."""
+    given = torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+    try:
+        return given.expand(x.shape)
+    except RuntimeError:
+        raise KeywordError(
+            f"a bound of shape {tuple(given.shape)} does not fit an input {tuple(x.shape)}; give a number, or a tensor "
+            f"that can be broadcast to it, such as {(x.shape[1], *[1] * (x.ndim - 2))}."
+        ) from None
 
 
-def sees_input(node: Node) -> bool:
-    """Whether only wires and constant scales lie between the input and a node's output."""
-    return isinstance(_source(node), Input)
+@dataclass(frozen=True)
+class Pass(Rule):
+    """Relevance goes on unchanged, element by element: for a layer whose input has the shape of its output."""
+
+    accepts: ClassVar[dict[str, Keyword]] = {}
+
+    def refusal(self, node: Affine) -> str | None:
+        inside, out = node.operand.shape, node.shape
+        return None if inside == out else f"its input has another shape, {inside}, than its output, {out}"
+
+    def relay(self, node: Affine, values: Values) -> Kernel:
+        return PassThrough()
 
 
-def _source(node: Node) -> Node:
-    """What lies behind wires and constant scales."""
-    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
-        node = node.carriers[0]
-    return node
-
-
-def has_first_layer(network: Network) -> bool:
-    """Whether a convolution or linear layer sees the input itself."""
-    layers = [n for n in network.nodes if isinstance(n, Affine) and not isinstance(n, Mix) and n in network.carrying]
-    return any(sees_input(layer.operand) for layer in layers)
-
-
-def stabilised(total: Tensor, epsilon: float) -> Tensor:
-    """`z + ε sign z`, the sign of 0 being +."""
-    return total if epsilon == 0 else torch.where(total < 0, total - epsilon, total + epsilon)
-
-
-def over(relevance: Tensor, total: Tensor) -> Tensor:
-    """Relevance for each unit of a denominator; an output that is 0 hands nothing on."""
-    empty = total.abs() < torch.finfo(total.dtype).tiny
-    return torch.where(empty, 0, relevance / total.masked_fill(empty, 1.0))
+def check_rule(name: str, value: Any) -> Rule:
+    """A rule; a `KeywordError` unless it is one."""
+    if isinstance(value, Rule):
+        return value
+    known = ", ".join(each for each in __all__ if each != "Rule")
+    if isinstance(value, type) and issubclass(value, Rule):
+        raise KeywordError(f"{name}={value.__name__} is a class of rules; give a rule, {value.__name__}().")
+    raise KeywordError(f"{name}={value!r} is no rule; give one of bp.lrp: {known}.")

@@ -38,11 +38,13 @@ def _agrees(network: Network, inputs: Arguments, logits: Tensor) -> bool:
 class Subject:
     """What is to be explained; methods read from here and leave the model as it is."""
 
+    layer: Node | None = None  # where relevance is asked for; None: at the inputs
+
     def __init__(self, captures: Captures, inputs: Arguments, target: Target) -> None:
         self.inputs, self.model = inputs, captures.model
         self.network = captures.get(inputs)
         with torch.inference_mode(False), torch.no_grad():
-            logits = self.network.model_logits(inputs)
+            self.logits = logits = self.network.model_logits(inputs)
             if self.network is not captures.source:
                 self._keep_up(captures, logits)
             self.aim: Aim = (
@@ -53,6 +55,13 @@ class Subject:
             # `w` like the logits, or 1 at a hidden neuron, which games alone explain; a copy, for it may have been made
             # in inference mode
             self.weights = self.aim.signed(logits).clone()
+
+    def aimed(self, target: Target) -> Subject:
+        """The same inputs under another target over the logits; the model is not asked again."""
+        other = copy.copy(self)
+        other.aim = read_target(target, self.logits, self.inputs)
+        other.weights = other.aim.signed(self.logits).clone()
+        return other
 
     @staticmethod
     def of(model: Model, x: Inputs, target: Target = None, extra: Any = None) -> Subject:
@@ -77,6 +86,25 @@ class Subject:
     def x(self) -> Tensor:
         """The explained input; methods that take one alone are refused where there are several."""
         return self.inputs.x
+
+    def at_layer(self, name: str) -> Subject:
+        """The same, with relevance asked for at the output of a module or node."""
+        other = copy.copy(self)
+        other.layer = self.network.find(name)
+        return other
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The nodes at which relevance is asked for: the inputs, or a layer."""
+        return self.network.inputs if self.layer is None else (self.layer,)
+
+    def values(self, xs: Sequence[Tensor] | None = None) -> Values:
+        """The network's forward pass on the subject's inputs, or on others of the same samples."""
+        return Values(self.network, self.inputs if xs is None else self.beside(xs), self.network.weights())
+
+    def seen(self) -> tuple[Tensor, ...]:
+        """The values at the sources."""
+        return self.xs if self.layer is None else (self.values()[self.layer],)
 
     @property
     def target(self) -> Any:
@@ -105,7 +133,9 @@ class Subject:
         return (logits * self.weights.repeat_interleave(len(logits) // len(self.weights), 0)).flatten(1).sum(1)
 
     def gradients(self, xs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Gradient of what is explained in each input, for the subject's batch or another of the same samples."""
+        """Gradient of what is explained in each source, for the subject's batch or another of the same samples."""
+        if self.layer is not None:
+            return (differentiated(self.values(xs), self.layer, self.weights),)
         at = self.xs if xs is None else xs
         if len(at[0]) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()):
             # torch 2.13 differentiates an eval-mode batch norm wrongly for one sample in some memory layouts
@@ -130,19 +160,32 @@ def has_convolutions(network: Network) -> bool:
 
 
 def replayed(values: Values, start: Node, leaf: Tensor) -> Tensor:
-    """Logits with another value at a node; nothing in front of it is run, or differentiated, again."""
+    """Logits with another value at a node; nothing in front of it is run, or differentiated, again.
+
+    What games hold fixed, a norm's statistic or an oracle, follows the change as all else does.
+    """
     network = values.network
-    again = {start: leaf}
+    again: dict[Any, Tensor] = {start: leaf}
     scope = Overlay(again, values)
+    if start.ref is not None:
+        again[start.ref] = leaf
     for node in network.nodes[network.nodes.index(start) + 1 :]:
-        if any(operand in again for operand in node.inputs):
+        if any(operand in again for operand in (*node.inputs, *node.detached_inputs)):
             again[node] = node.run(scope)
-    return again[network.output]
+            if node.ref is not None:
+                again[node.ref] = again[node]
+    return again.get(network.output, values.logits)
 
 
-def differentiated(values: Values, start: Node, weights: Tensor) -> Tensor:
-    """Gradient at a node of the logits, weighed by `weights` of their shape; no hooks."""
+def differentiated(values: Values, start: Node, weights: Tensor, at: Tensor | None = None) -> Tensor:
+    """Gradient at a node of the logits, weighed by `weights` of their shape; no hooks.
+
+    `at` is another value of the node than that of the forward pass.
+    """
     with torch.inference_mode(False), torch.enable_grad():
-        leaf = values[start].detach().clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(replayed(values, start, leaf), leaf, weights.clone())
+        leaf = (values[start] if at is None else at).detach().clone().requires_grad_()
+        logits = replayed(values, start, leaf)
+        if not logits.requires_grad:  # the output does not depend on the node
+            return torch.zeros_like(leaf)
+        (gradient,) = torch.autograd.grad(logits, leaf, weights.clone())
     return gradient

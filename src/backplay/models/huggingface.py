@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 # local files, and no code out of the folder
-_SAFELY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+SAFELY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load(name: str, weights: Weights = None) -> Loaded:
@@ -27,17 +27,18 @@ def load(name: str, weights: Weights = None) -> Loaded:
     folder = Path(name)
     _check(folder)
     transformers: Any = library("transformers", "models", "a Hugging Face folder")
-    with _quietly(transformers):
+    with quietly(transformers):
         try:
-            config = transformers.AutoConfig.from_pretrained(folder, **_SAFELY)
-            processor = transformers.AutoImageProcessor.from_pretrained(folder, **_SAFELY)
-            model, source = _model(transformers, folder, config, weights)
+            config = transformers.AutoConfig.from_pretrained(folder, **SAFELY)
+            processor = transformers.AutoImageProcessor.from_pretrained(folder, **SAFELY)
+            auto = transformers.AutoModelForImageClassification
+            model, source = model_of(auto, folder, config, weights)
             preprocess = _Processed(processor)
             height, width = preprocess(pillow().new("RGB", (64, 64))).shape[1:]
         except BackplayError:
             raise
         except Exception as error:  # whatever a file with wrong contents brings the libraries to
-            raise ModelError(f"hf:{folder} cannot be loaded: {_line(error)}") from error
+            raise ModelError(f"hf:{folder} cannot be loaded: {told(error)}") from error
     return Loaded(model.float().eval(), preprocess, _classes(config), (height, width), f"hf:{folder} ({source})")
 
 
@@ -62,14 +63,14 @@ def _check(folder: Path) -> None:
             raise MissingFileError(f"hf:{folder} has no {names[0]}; save the model and its image processor there.")
 
 
-def _model(transformers: Any, folder: Path, config: Any, weights: Weights) -> tuple[Any, str]:
-    auto = transformers.AutoModelForImageClassification
+def model_of(auto: Any, folder: Path, config: Any, weights: Weights) -> tuple[Any, str]:
+    """The model that one of transformers' `Auto…` classes makes of a folder, and where its weights come from."""
     if weights == RANDOM:
         return drawn(lambda: auto.from_config(config, trust_remote_code=False)), "random weights"
     options: dict[str, Any] = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     if weights is None:
         try:
-            model, found = auto.from_pretrained(folder, **options, **_SAFELY, weights_only=True)
+            model, found = auto.from_pretrained(folder, **options, **SAFELY, weights_only=True)
         except pickle.UnpicklingError as error:
             raise WeightsError(
                 f"hf:{folder} is refused: its weights pickle more than tensors, and unpickling runs code; "
@@ -92,14 +93,15 @@ def _classes(config: Any) -> tuple[str, ...] | None:
     return None if unnamed else labels
 
 
-def _line(error: Exception) -> str:
+def told(error: Exception) -> str:
+    """What a library's error says, in one line."""
     text = " ".join(str(error).split())
     told = isinstance(error, (OSError, ValueError, ImportError))  # the others' messages say little by themselves
     return text if text and told else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @contextmanager
-def _quietly(transformers: Any) -> Generator[None]:
+def quietly(transformers: Any) -> Generator[None]:
     """Progress bars and load reports would stand between the lines of whoever asked; misfits are raised instead."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

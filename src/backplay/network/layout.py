@@ -6,6 +6,7 @@ tensor is a factor of one of its dimensions: `size(dim) = outer · B · inner`. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,13 @@ class Layout:
         else:
             along = factor[None, :, None].expand(self.outer, -1, self.inner).reshape(-1)
         return along.view([-1 if d == self.dim else 1 for d in range(like.ndim)])
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """Tensors of several batches as one of all their samples."""
+        if self.outer == 1:
+            return torch.cat(list(parts), self.dim)
+        split = [part.unflatten(self.dim, (self.outer, self.batch(part), self.inner)) for part in parts]
+        return torch.cat(split, self.dim + 1).flatten(self.dim, self.dim + 2)
 
     def owners(self, batch: int, shape: tuple[int, ...]) -> Tensor:
         """The number of the sample that each element belongs to, from `FIRST` on, in the given shape."""

@@ -78,6 +78,10 @@ class Mass:
         """The mass itself; Inf where it leaves the range of its dtype."""
         return self.times(self.exponent)
 
+    def log(self) -> Tensor:
+        """The natural logarithm of the mass, right where the mass itself leaves the range of its dtype."""
+        return self.value.log() + self.layout.spread(self.log_scale, self.value).to(self.value.dtype)
+
     def total(self) -> Tensor:
         """(B,) float64 sum over each sample."""
         return self.layout.sum(self.value) * torch.exp2(self.exponent)

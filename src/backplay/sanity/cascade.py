@@ -55,7 +55,7 @@ def cascade(
 
 def _explainers(network: Network, method: str | Sequence[str] | Mapping[str, Explainer]) -> dict[str, Explainer]:
     if isinstance(method, Mapping):
-        return {name: Explainer(network, given.info.name, **given.params) for name, given in method.items()}
+        return {name: given.on(network) for name, given in method.items()}
     return {name: Explainer(network, name) for name in ([method] if isinstance(method, str) else method)}
 
 
@@ -77,7 +77,7 @@ def _steps(
         if layer is not None:
             draw(twin, layer.parameters, seed)
         other = network if layer is None else captured(network, twin, x)
-        again = {name: Explainer(other, e.info.name, **e.params).attribute(x, aim) for name, e in explainers.items()}
+        again = {name: e.on(other).attribute(x, aim) for name, e in explainers.items()}
         pairs = {game: (play, play if layer is None else played(other, game, x, aim)) for game, play in plays.items()}
         yield Step(
             number=number,

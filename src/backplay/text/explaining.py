@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entry
-from backplay.errors import InputError, InputTypeError
+from backplay.errors import InputError, InputTypeError, KeywordError
 from backplay.games import RoutingGame, StoppingGame
 from backplay.methods.registry import Explainer, find
 from backplay.network.captures import Captures
@@ -85,6 +85,11 @@ class Route:
         if method in perturbation.NAMES:
             return Route(reader, method, perturbation.check(info, params), None)
         explainer = Explainer(reader.model, method, **params)
+        if explainer.layer is not None:
+            raise KeywordError(
+                f"layer={explainer.layer!r}: a text's scores are those of its tokens; for a layer's relevance use "
+                "bp.explain on its embeddings."
+            )
         return Route(reader, method, explainer.params, explainer)
 
     def scores(self, batch: Batch, texts: Sequence[Tokens], goals: Sequence[Goal]) -> Scored:

@@ -175,7 +175,7 @@ def _try_gate(sampled: Sampled, node: Gate, kernel: Kernel) -> tuple[str, Tensor
 
 def _payoff(node: Gate, play: Play) -> Tensor:
     """What continuing pays: the pre-activation, as the player perceives it."""
-    z, modes = play.game.pre_activation(node, play.solved), play.game.modes
+    z, modes = play.game.pre_activation(node, play.solved), play.game.modes.at(node)
     if modes.gate == "noisy" and modes.risk != 0 and play.solved.form(node).name == "relu":
         assert play.solved.moments is not None
         z = z + modes.risk * play.solved.moments.variance(node.operand).sqrt()
@@ -184,7 +184,7 @@ def _payoff(node: Gate, play: Play) -> Tensor:
 
 def _regulariser(node: Gate, play: Play) -> tuple[str, Regulariser] | None:
     """Kind of the gate and what mixing is worth there (eq:softplus-soft-bellman, eq:noisy-gate-objective), or None."""
-    modes: Any = play.game.modes
+    modes: Any = play.game.modes.at(node)
     form = play.solved.form(node)
     if form.name == "relu" and getattr(modes, "softplus", None) is not None:
         return "softplus", lambda c: modes.softplus * _shannon(c)

@@ -54,16 +54,17 @@ def curvature(play: Play) -> Tensor:
     """
     check_play(play, "curvature takes a play")
     modes: Any = play.game.modes
-    if not hasattr(modes, "softplus") or modes.risk != 0 or modes.gate != "exact" or modes.entropy_bias != 0:
+    plain = {"risk": {0}, "gate": {"exact"}, "entropy_bias": {0}}
+    if not hasattr(modes, "softplus") or any(modes.anywhere(name) != values for name, values in plain.items()):
         raise UnsupportedError(
             f"curvature bounds the gradient, the map of StoppingGame(model, softplus=θ) alone; got {play.game!r}."
         )
     play.check_unchanged("bound its curvature")
     with torch.inference_mode(False), torch.no_grad():
-        return _of_target(play, 0.0 if modes.softplus is None else modes.softplus)
+        return _of_target(play)
 
 
-def _of_target(play: Play, theta: float) -> Tensor:
+def _of_target(play: Play) -> Tensor:
     """The bound of `Σ w · logit`; where the logits are affine, by the rows that are asked for and no others."""
     start, values, root = play.start, play.solved, play.root(DIFFERENCE)
     bounded: dict[Node, Bounded] = {}
@@ -71,7 +72,8 @@ def _of_target(play: Play, theta: float) -> Tensor:
     last = start.operand if isinstance(start, Affine) and plain else start
     for node in play.network.nodes:
         if node in play.visited() and (node is not start or not plain):
-            bounded[node] = _bounded(node, values, bounded, theta)
+            theta: float | None = getattr(play.game.modes.at(node), "softplus", None)  # its own, by layer
+            bounded[node] = _bounded(node, values, bounded, 0.0 if theta is None else theta)
     if isinstance(start, Affine) and plain:
         root = start.map.adjoint(root, values.weight(start), values[start.operand].shape)
     return last.layout.sum(root.double().square()).sqrt() * bounded[last].change

@@ -110,13 +110,14 @@ def _try_input(sampled: Sampled, node: Attention, kernel: ValueRouting, keys: Te
 
 def _try_choice(sampled: Sampled, payoff: Tensor, policy: Tensor) -> Tensor:
     """A choice among contributions alone; one among nothing decides nothing."""
-    tau: float = sampled.play.game.modes.tau
+    tau: float = sampled.play.game.modes.at(sampled.node).tau
     return torch.where(payoff.sum(1) > 0, _soft_gain(payoff, policy, tau, sampled.generator), 0.0)
 
 
 def _try_stream(sampled: Sampled, stream: Stream, payoff: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
     """A stream state: outside option and absorbed bias are actions beside the contributions."""
-    modes, states, shape = sampled.play.game.modes, sampled.states, sampled.play.solved[sampled.node].shape
+    modes, states = sampled.play.game.modes.at(sampled.node), sampled.states
+    shape = sampled.play.solved[sampled.node].shape
     entry, leak = at_states(stream.entry, states, shape), stream.leak()
     policy = scores * at_states(stream.coefficient(WALK), states, shape)[:, None]
     leaks = at_states(leak, states, shape) if leak is not None else torch.zeros_like(entry)
@@ -142,7 +143,7 @@ def _contributions(play: Play, node: Affine, states: Tensor, side: int) -> Tenso
 
 def _oracle(node: Attention, play: Play) -> Tensor:
     """The oracle's weights, averse to uncertain keys if the game is (S24)."""
-    values, modes = play.solved, play.game.modes
+    values, modes = play.solved, play.game.modes.at(node)
     if modes.attention_risk == 0:
         return node.weight(values)
     assert values.moments is not None
@@ -152,7 +153,7 @@ def _oracle(node: Attention, play: Play) -> Tensor:
 def _key_values(node: Attention, play: Play, side: int) -> Tensor:
     """`ṽ^σ` in the values' layout: sums of contributions, or their soft values where players know `τ` (S19, S23)."""
     assert node.projection is not None
-    projection, values, modes = node.projection, play.solved, play.game.modes
+    projection, values, modes = node.projection, play.solved, play.game.modes.at(node)
     weight, value = projection.weight(values).double(), values.observed[projection.operand].double()
     tau = modes.tau if modes.tau_forward and values.deformed else 1.0
     total = torch.zeros((), dtype=torch.float64, device=value.device)

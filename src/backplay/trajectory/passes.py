@@ -1,7 +1,7 @@
 """Passes over the reversed graph: one loop for walks, relevance, multipliers and sampled trajectories.
 
-A `Pass` holds what stands at the nodes it has come to and says how that leaves a node; `run` lets it leave every node
-once, the last one first. Games and distances carry mass by kernels (`KernelPass`).
+A `BackwardPass` holds what stands at the nodes it has come to and says how that leaves a node; `run` lets it leave
+every node once, the last one first. Games and distances carry mass by kernels (`KernelPass`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")  # what stands at a node
 
 
-class Pass(ABC, Generic[S]):
+class BackwardPass(ABC, Generic[S]):
     """Something that is carried back through a network, node by node."""
 
     def __init__(self, network: Network, standing: dict[Node, S], keep: bool = True) -> None:
@@ -57,7 +57,7 @@ class Pass(ABC, Generic[S]):
             del self.standing[node]
 
 
-def run(*passes: Pass[Any], done: Callable[[Node], None] | None = None) -> None:
+def run(*passes: BackwardPass[Any], done: Callable[[Node], None] | None = None) -> None:
     """The backward loop. Passes on copies of one graph go side by side; `done` gets nodes that all have left."""
     for position in reversed(range(len(passes[0].network.nodes))):
         for each in passes:
@@ -67,7 +67,7 @@ def run(*passes: Pass[Any], done: Callable[[Node], None] | None = None) -> None:
             done(node)
 
 
-class MassPass(Pass[Mass]):
+class MassPass(BackwardPass[Mass]):
     """Mass with a scale for each sample, so that it stays in range through any depth (S11).
 
     A pass that is not `careful` may come to infinite masses at the inputs; then it has to be run again.

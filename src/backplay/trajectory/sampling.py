@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from backplay.network import Node
 from backplay.network.layout import PLAIN
 from backplay.network.mass import Mass
 from backplay.pictured import Pictured
-from backplay.trajectory.passes import Pass, arrived, crossing, no_mass, run
+from backplay.trajectory.passes import BackwardPass, arrived, crossing, no_mass, run
 from backplay.trajectory.survival import conditioned, log2_survival, root_given_survival, survival
 
 if TYPE_CHECKING:
@@ -117,10 +117,11 @@ class Trajectories(Pictured):
             raise
 
 
+Drawn = TypeVar("Drawn", bound=Trajectories)
 Walkers = list[tuple[Tensor, Tensor, Tensor]]  # groups of walks: their numbers, flat states and players, each (walks,)
 
 
-class SamplingPass(Pass[Walkers]):
+class SamplingPass(BackwardPass[Walkers]):
     """Walks on their way back: all that stand at a node move together."""
 
     def __init__(
@@ -179,8 +180,6 @@ def sample(play: Play, n: int, seed: int, arriving: bool = False) -> Trajectorie
     proportion to its probability times that of arriving from there, so that no trajectory is drawn in vain however few
     arrive.
     """
-    device = play.value.device
-    generator = torch.Generator(device=device).manual_seed(seed)
     root, kernel = play.root(WALK_DIFFERENCE), play.kernel
     if arriving:
         h = survival(play)
@@ -188,10 +187,21 @@ def sample(play: Play, n: int, seed: int, arriving: bool = False) -> Trajectorie
         _check_arrival(log2_survival(play, at_root))
         root = root_given_survival(play, at_root).copysign(root)
         kernel = lambda node: conditioned(node, play.kernel(node), h)  # noqa: E731
+    return draw(Trajectories(play, n, nowhere(play, n), arriving), root, kernel, seed)
+
+
+def nowhere(play: Play, n: int) -> Tensor:
+    """(B, n) the ends of trajectories that are still to be drawn."""
+    return torch.full((len(play.value), n), INPUT, device=play.value.device)
+
+
+def draw(drawn: Drawn, root: Tensor, kernel: Callable[[Node], Kernel], seed: int) -> Drawn:
+    """Fill trajectories: they start by `root`, signed by player, and move by the kernels."""
+    play, n, device = drawn.play, drawn.n, root.device
+    generator = torch.Generator(device=device).manual_seed(seed)
     places = _owners(play.start, root.shape).to(device).flatten()  # of each sample's elements, one after the other
     start = places[_first(play.start.layout.rows(root), n, generator)]
     walks = torch.arange(len(start), device=device)
-    drawn = Trajectories(play, n, torch.full((len(play.value), n), INPUT, device=device), arriving)
     sampling = SamplingPass(drawn, [(walks, start, root.flatten()[start].sign().long())], kernel, generator)
     run(sampling)
     for node in play.network.inputs:

@@ -16,7 +16,7 @@ from torch import Tensor
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE, Kernel
 from backplay.network import Node
 from backplay.network.mass import Mass, aligned
-from backplay.trajectory.passes import Pass, no_mass, run, side_by_side
+from backplay.trajectory.passes import BackwardPass, no_mass, run, side_by_side
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Tagged = tuple[Mass, ...]  # a mass for each tag
 
 
-class TagPass(Pass[Tagged]):
+class TagPass(BackwardPass[Tagged]):
     """Walk masses with their tags, on one scale."""
 
     def __init__(self, play: Play) -> None:

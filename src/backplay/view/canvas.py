@@ -86,6 +86,7 @@ def letters(width: float) -> float:
     return min(14.0, max(6.5, 7.0 + 0.75 * (width - COLUMN)))
 
 
+@functools.lru_cache(4096)  # the same titles stand over the maps of many photographs
 def breadth(text: str, size: float) -> float:
     """How wide the widest line of a text is, in inches."""
     if not text.strip():

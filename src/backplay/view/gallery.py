@@ -100,11 +100,44 @@ def flow() -> Figure:
     return bp.view.flow(bp.RoutingGame(zoo.load("vit")).play(batch.x, batch.target))
 
 
+def concepts() -> Figure:
+    """What the channels of a late layer stand for."""
+    batch = zoo.images(1)
+    play = bp.RoutingGame(zoo.load("resnet")).play(batch.x, batch.target)
+    return bp.concepts(play, "features.9", k=3, references=zoo.images(24, seed=1)).plot()
+
+
+def circuit() -> Figure:
+    """Which heads of a ViT the walk passes."""
+    batch = zoo.images(1)
+    play = bp.RoutingGame(zoo.load("vit")).play(batch.x, batch.target)
+    return bp.circuit(play, [f"features.{k}.attention" for k in (1, 2, 3, 4)], by="head").plot()
+
+
 def distance() -> Figure:
     """A network that learned from objects against one that learned from tiles."""
     batch = zoo.images(1, spurious=True)
     clean, cued = (bp.RoutingGame(zoo.load("vgg", s)).play(batch.x, batch.target) for s in (False, True))
     return bp.hellinger(clean, cued).plot()
+
+
+def panels() -> Figure:
+    """What `backplay explain` writes for a photograph."""
+    model, batch = zoo.load("vgg"), zoo.images(1, start=3)
+    maps = {bp.methods()[m].title: bp.explain(model, batch.x, batch.target, method=m) for m in METHODS}
+    return bp.view.panels(batch.x, maps, notes={"RG": "18 % of walks arrive"}, title="box, value 4.7", model=model)
+
+
+def cascade() -> Figure:
+    """fig:hellinger-sanity, on the zoo: layers drawn anew, from the output on."""
+    batch = zoo.images(2)
+    return bp.view.cascade(bp.sanity.cascade(zoo.load("vgg"), batch.x, batch.target, method={}))
+
+
+def cascade_deviation() -> Figure:
+    """fig:hellinger-variance, on the zoo: how much that depends on the image."""
+    batch = zoo.images(6)
+    return bp.view.cascade(bp.sanity.cascade(zoo.load("vgg"), batch.x, batch.target, method={}), deviation=True)
 
 
 def clusters() -> Figure:
@@ -177,7 +210,12 @@ PICTURES: dict[str, Callable[[], Figure]] = {
         players,
         walks,
         flow,
+        concepts,
+        circuit,
         distance,
+        panels,
+        cascade,
+        cascade_deviation,
         clusters,
         noise,
         moments,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
-from backplay.games.neurons import Neuron
+from backplay.view.aims import aim_words
 from backplay.view.canvas import COLUMN, Tiles, check_width, fitted, letters, picture
 from backplay.view.colours import Plane, Scale, bar_room, number, scale_of
 from backplay.view.heatmap import draw_image, draw_map
@@ -77,8 +77,8 @@ def _columns(maps: Any, shown: Sequence[Shown]) -> dict[str, list[Plane]]:
 def _row_names(count: int, labels: Any, values: Any, play: Any, looks: Looks) -> list[str]:
     """`zebra` and, in a second line, the value that is explained."""
     if play is not None:
-        index = None if isinstance(play.aim, Neuron) else play.aim.index
-        labels = index if labels is None and index is not None and index.numel() == count else labels
+        if labels is None and len(play.value) == count:
+            labels = [aim_words(play.aim, k, looks) for k in range(count)]
         values = play.value if values is None else values
     names = [""] * count if labels is None else _named(labels, looks)
     amounts = [""] * count if values is None else [number(float(v)) for v in _flat("values", values)]

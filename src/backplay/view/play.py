@@ -14,10 +14,11 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
-from backplay.games.neurons import Neuron
 from backplay.games.play import Play
+from backplay.games.subplay import SubPlay
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.network import Node
+from backplay.view.aims import aim_words
 from backplay.view.canvas import COLUMN, Picture, check_width, letters, picture, quiet
 from backplay.view.colours import MINUS, PLUS, number, share
 from backplay.view.heatmap import heatmap
@@ -76,13 +77,8 @@ def layers(play: Play, most: int = _ROWS) -> list[tuple[str, Node]]:
 
 
 def described(play: Play, sample: int, looks: Looks) -> str:
-    """`cross, value 9.2, 21 % of walks arrive`; without a class where weights over the logits are explained."""
-    index = play.aim.index
-    told: list[str] = []
-    if isinstance(play.aim, Neuron):
-        told = [f"a neuron of {play.start.name}"]
-    elif index is not None and len(play.aim.shape) <= 3:
-        told = [looks.class_name(int(index[sample]) % play.aim.shape[-1])]
+    """`cross, value 9.2, 21 % of walks arrive`, or `cross rather than square, …`."""
+    told = [words] if (words := aim_words(play.aim, sample, looks)) else []
     told += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
     return ", ".join(told)
 
@@ -106,6 +102,24 @@ def summary(
         return heatmap(
             heat, play.x, sample=sample, title=title, model=model or play.network, mean=mean, std=std, width=width
         )
+    if heat.ndim == 3:
+        return heatmap(heat[sample][None, None], title=title, width=width)
+    return bars(heat[sample].detach().double().cpu().flatten().numpy(), title, width)
+
+
+@picture
+def part(
+    sub: SubPlay, *, sample: int = 0, model: Any = None, mean: Any = None, std: Any = None, width: float | None = None
+) -> Figure:
+    """The map of the walks through chosen states, beside the image; of other inputs, bars or a table of elements."""
+    play = sub.play
+    check_sample(sample, len(play.value), "the play")
+    nodes = " and ".join(n.name for n in sub.masks)
+    title = f"{share(float(sub.share[sample]))} of walks pass chosen states of {nodes}"
+    heat = sub.maps()[0]
+    if heat.ndim == 4:
+        image, model = play.inputs[play.network.keys[0]], model or play.network
+        return heatmap(heat, image, sample=sample, title=title, model=model, mean=mean, std=std, width=width)
     if heat.ndim == 3:
         return heatmap(heat[sample][None, None], title=title, width=width)
     return bars(heat[sample].detach().double().cpu().flatten().numpy(), title, width)

@@ -167,7 +167,8 @@ class Subgame:
     def _entry(self, stream: int) -> float:
         """Probability of a stream: a half, or all of it where an empty one is rerouted (S16)."""
         chances = {s: sum(m.kept if s > 0 else m.switched for m in self.moves) for s in PLAYERS}
-        if getattr(self.found.play.game.modes, "empty_stream", "") == "reroute" and chances[-stream] == 0:
+        modes = self.found.play.game.modes.at(self.found.columns[self.centre.column].node)
+        if getattr(modes, "empty_stream", "") == "reroute" and chances[-stream] == 0:
             return 1.0
         return 0.5
 

@@ -1,0 +1,246 @@
+"""`backplay explain` of photographs: explained in batches, drawn and written while the next batch is."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import backplay as bp
+from backplay import models
+from backplay.cli.bar import Bar, aside
+from backplay.cli.columns import Column, file_name
+from backplay.cli.explaining import Explained, Explaining, told_of
+from backplay.cli.options import command_line, json_asked
+from backplay.cli.output import check_pictures, whole
+from backplay.cli.runs import Item, RunFolder, digest_of, settings_of
+from backplay.errors import BackplayError, FileError, InputError, first_line
+
+ENDINGS = frozenset(
+    ".jpg .jpeg .jfif .mpo .png .gif .webp .avif .tif .tiff .bmp .dib .ppm .pgm .pbm .pnm .jp2 .tga .ico .pcx".split()
+)
+_WAITING = 2  # batches that may wait to be drawn
+
+
+def explain(
+    given: Sequence[Path],
+    model: str,
+    weights: str | None,
+    columns: Sequence[Column],
+    target: str | None,
+    against: str | None,
+    out: Path,
+) -> tuple[dict[str, Any], int]:
+    """The report of a run, and its exit code: 3 where some photographs failed, 1 where all of them did."""
+    check_pictures()
+
+    paths = find(given, out)
+    settings = settings_of(
+        "explain",
+        model,
+        [weights] if weights else [],
+        columns=[column.describe() for column in columns],
+        target=target,
+        against=against,
+    )
+    run = RunFolder.open(out, settings, (".png", ".npz"), command_line())
+    items = {path: Item(str(path.resolve()), path.stem) for path in paths}
+    told = file_name(columns, {"target": target, "against": against})
+    with Bar(f"loading {model}", len(paths)) as bar:
+        job = Job(run, items, told, bar)
+        todo = [path for path in paths if not job.skip(path)]
+        loaded = None
+        if todo:
+            loaded = models.load(model, weights)
+            job.work(loaded, todo, Explaining(loaded, columns, target, against))
+    report = {
+        "model": model if loaded is None else loaded.source,
+        "columns": settings["columns"],
+        "out": str(out),
+        "record": None if run.record is None else str(run.record),
+        "photographs": [job.reports[path] for path in paths if path in job.reports],
+        "failed": [{"image": str(path), "error": why} for path, why in job.failed.items()],
+        "skipped": job.skipped,
+    }
+    if job.failed:
+        return report, 1 if len(job.failed) == len(paths) else 3
+    return report, 0 if job.sound else 3
+
+
+def find(given: Sequence[Path], out: Path) -> list[Path]:
+    """The photographs that are named, and those in the folders that are, by their endings and below them too."""
+    found: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        if path.resolve() == out.resolve():
+            raise FileError(f"-o {out} is the folder of the photographs itself; name another one for the results.")
+        inside = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in ENDINGS and p.is_file()]
+        kept = [p for p in inside if out.resolve() not in p.resolve().parents and not p.name.startswith(".")]
+        if not kept:
+            raise InputError(f"{path} holds no photographs, files that end in .jpg, .png and the like; name another.")
+        found += kept
+    return list({path.resolve(): path for path in found}.values())
+
+
+@dataclass
+class Job:
+    """The photographs of a run: what is done, what has failed."""
+
+    run: RunFolder
+    items: dict[Path, Item]
+    told: str  # the part of file names that carries the parameters
+    bar: Bar
+    reports: dict[Path, dict[str, Any]] = field(default_factory=dict[Path, dict[str, Any]])
+    failed: dict[Path, str] = field(default_factory=dict[Path, str])
+    digests: dict[Path, str] = field(default_factory=dict[Path, str])
+    skipped: int = 0
+    sound: bool = True
+
+    def skip(self, path: Path) -> bool:
+        """Whether an earlier run of the same settings has done this photograph as it is now."""
+        self.digests[path] = digest_of(path) or ""
+        item = self.items[path]
+        if not self.run.is_done(item, self.digests[path]):
+            return False
+        self.reports[path] = self.run.report(item)
+        self.skipped += 1
+        self.bar.advance(1)
+        self.say(f"{path}: done before, {self.run.files(item)[0]}")
+        return True
+
+    def work(self, loaded: models.Loaded, todo: Sequence[Path], explaining: Explaining) -> None:
+        """Explain, and draw what is explained while the next batch is."""
+        waiting: deque[tuple[Path, Future[dict[str, Any]]]] = deque()
+        with ThreadPoolExecutor(1) as draughtsman:
+            try:
+                for batch in self._batches(loaded, todo, explaining):
+                    answers = list(self._answers(batch, explaining))
+                    if answers:  # the first of them: all names at once
+                        self.run.claim([self.items[path] for path in todo], self.told)
+                    for path, answer in answers:
+                        files = self.run.files(self.items[path])
+                        waiting.append((path, draughtsman.submit(write, path, answer, loaded, files)))
+                    while waiting and (len(waiting) > _WAITING * len(batch) or waiting[0][1].done()):
+                        self._finish(*waiting.popleft())
+                while waiting:
+                    self._finish(*waiting.popleft())
+            finally:
+                draughtsman.shutdown(cancel_futures=True)
+                if self.run.record is not None:
+                    self.run.write()
+
+    def _batches(
+        self, loaded: models.Loaded, todo: Sequence[Path], explaining: Explaining
+    ) -> Iterator[list[tuple[Path, Tensor]]]:
+        """Photographs of one shape that are explained together; a file that cannot be read is told and left out."""
+        batch: list[tuple[Path, Tensor]] = []
+        for k, path in enumerate(todo):
+            self.bar.say(f"explaining {path.name}, {k + 1} of {len(todo)}")
+            try:
+                x = loaded.photograph(path)[None]
+            except BackplayError as error:
+                self.fail(path, error)
+                continue
+            if batch and (batch[0][1].shape != x.shape or len(batch) >= explaining.together(x)):
+                yield batch
+                batch = []
+            batch.append((path, x))
+        if batch:
+            yield batch
+
+    def _answers(self, batch: list[tuple[Path, Tensor]], explaining: Explaining) -> Iterator[tuple[Path, Explained]]:
+        """The answers to a batch; where it fails, each photograph is tried alone."""
+        explaining.prepare(batch[0][1])  # what fails for all of them is an error of the call
+        try:
+            answers = explaining(torch.cat([x for _, x in batch]))
+        except BackplayError as error:
+            if len(batch) == 1:
+                return self.fail(batch[0][0], error)
+            for one in batch:
+                yield from self._answers([one], explaining)
+        else:
+            yield from ((path, answer) for (path, _), answer in zip(batch, answers, strict=True))
+
+    def fail(self, path: Path, error: BackplayError) -> None:
+        """Report a photograph that cannot be explained; the rest goes on."""
+        told = " ".join(str(error).split()) or first_line(error)
+        self.failed[path] = told
+        self.bar.advance(1)
+        with aside():
+            print(f"backplay explain: {told if str(path) in told else f'{path}: {told}'}", file=sys.stderr, flush=True)
+
+    def _finish(self, path: Path, drawn: Future[dict[str, Any]]) -> None:
+        report = drawn.result()
+        self.reports[path] = report
+        self.run.done(self.items[path], self.digests[path], report)
+        self.sound = self.sound and report["sound"]
+        self.bar.advance(1)
+        against = f" rather than {report['against_class']}" if report["against"] is not None else ""
+        unsound = "" if report["sound"] else "; NOT SOUND: mass of a walk is lost"
+        self.say(
+            f"{path}: {report['class']} ({report['target']}){against}, value {report['value']:.4g}; "
+            f"{told_of(report)}{unsound}; {report['figure']}"
+        )
+
+    def say(self, line: str) -> None:
+        if not json_asked():
+            with aside():
+                print(line, flush=True)
+
+
+def write(path: Path, answer: Explained, loaded: models.Loaded, files: Sequence[Path]) -> dict[str, Any]:
+    """The figure and the numbers of one photograph; the report that the record keeps."""
+    figure, numbers = files
+    with whole(figure) as unfinished:
+        # little compression: with more of it, half of the time that a figure takes would go into it
+        draw(path, answer, loaded).savefig(unfinished, format="png", dpi=144, pil_kwargs={"compress_level": 1})
+    arrays: dict[str, Any] = {column.name: found.heat.numpy() for column, found in answer.maps.items()}
+    with whole(numbers) as unfinished, unfinished.open("wb") as file:
+        np.savez(file, **arrays)
+    return describe(path, answer, loaded) | {"figure": str(figure), "numbers": str(numbers)}
+
+
+def draw(path: Path, answer: Explained, loaded: models.Loaded) -> Any:
+    """The photograph as the network saw it, its maps, the class, the value and the shares of walks that arrive."""
+    from backplay.view.colours import number, share
+
+    against = f" rather than {loaded.class_name(answer.against)}" if answer.against is not None else ""
+    wrong = f" (answer: {loaded.class_name(answer.predicted)})" if answer.predicted != answer.target else ""
+    title = f"{path.name}: {loaded.class_name(answer.target)}{against}{wrong}, value {number(answer.value)}"
+    notes = {
+        column.title: f"{share(found.arrives)} of walks arrive"
+        for column, found in answer.maps.items()
+        if found.arrives is not None
+    }
+    maps = {column.title: found.heat[None] for column, found in answer.maps.items()}
+    return bp.view.panels(answer.x[None], maps, notes=notes, title=title, model=loaded)
+
+
+def describe(path: Path, answer: Explained, loaded: models.Loaded) -> dict[str, Any]:
+    """What is known of a photograph, as JSON."""
+    against = None if answer.against is None else loaded.class_name(answer.against)
+    return {
+        "image": str(path),
+        "class": loaded.class_name(answer.target),
+        "target": answer.target,
+        "against": answer.against,
+        "against_class": against,
+        "predicted": answer.predicted,
+        "predicted_class": loaded.class_name(answer.predicted),
+        "value": answer.value,
+        "sound": all(found.sound for found in answer.maps.values()),
+        "maps": {
+            column.name: {"sum": float(found.heat.sum()), "arrives": found.arrives, "sound": found.sound}
+            for column, found in answer.maps.items()
+        },
+    }
