@@ -10,7 +10,6 @@ from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError, MissingFileError
 from backplay.games import Play
-from backplay.models.loaded import loaded_from
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 
@@ -37,6 +36,8 @@ def read_references(given: Any, play: Play) -> Tensor:
 
 
 def _folder(path: Path, play: Play) -> Tensor:
+    from backplay.models.loaded import loaded_from  # with libraries of pictures, which others need not have
+
     loaded = loaded_from(play.network.model)
     if loaded is None:
         raise InputError(
