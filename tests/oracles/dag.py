@@ -367,9 +367,9 @@ def is_delicate(nodes, found, margin=1e-7):
 
 
 def _near_tie(node, operands, exact, margin):
-    if node.kind == "gate" and node.data["name"] in ("gelu", "gelu_tanh"):  # far left their own formula rounds to 0
-        if np.any(np.abs(gates.openness(node.data["name"], operands[0])) < 1e-13):
-            return True
+    gelu = node.kind == "gate" and node.data["name"] in ("gelu", "gelu_tanh")
+    if gelu and np.any(np.abs(gates.openness(node.data["name"], operands[0])) < 1e-13):
+        return True  # far left its own formula rounds to 0
     if node.kind == "gate" and node.data["name"] in gates.KINKED:
         kinks = {"relu6": (0, 6), "hardtanh": (-1, 0, 1), "hardsigmoid": (-3, 3), "hardswish": (-3, 0, 3)}
         for kink in kinks.get(node.data["name"], (0,)):
