@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 
 import backplay as bp
 
@@ -105,6 +106,62 @@ def test_edits_behind_the_version_counter(strided):
     alive = int(model[0](x)[0].argmax())
     model[0].weight.data[alive, 1] += 1
     torch.testing.assert_close(game.refresh().attribute(x, 0), gradient(model, x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_transposed_in_place(kind):
+    """S1: another view of the same memory is another weight, though pointer, version and shape stay."""
+    layer = nn.Linear(3, 3, bias=False) if kind == "linear" else nn.Conv2d(1, 2, 2, bias=False)
+    x = torch.randn(1, 3) if kind == "linear" else torch.randn(1, 1, 4, 4)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(3 if kind == "linear" else 18, 2)).eval()
+    game = bp.StoppingGame(model)
+    game.attribute(x, 0)
+    layer.weight.data = layer.weight.data.transpose(-1, -2)
+    torch.testing.assert_close(game.attribute(x, 0), gradient(model, x), rtol=1e-10, atol=1e-12)
+
+
+def test_pruned_after_capture():
+    """S1: where a parameter has become something that a hook makes, the capture is told so, and no map is stale."""
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), torch.randn(1, 3)
+    network = bp.capture(model, x)
+    prune.l1_unstructured(model[0], "weight", amount=1)
+    with pytest.raises(bp.BackplayError, match=r"'0\.weight' is gone"):
+        bp.StoppingGame(network).attribute(x, 0)
+
+
+def test_totals_of_a_changed_model():
+    """S1: what a play works out later is of the weights that it was solved with, those of a call included."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.bn = nn.Parameter(torch.randn(2, 3)), nn.BatchNorm1d(2)
+
+        def forward(self, x, k):
+            return self.bn(functional.linear(x, self.w * k))
+
+    model = Scaled().eval()
+    play = bp.StoppingGame(model).play(torch.randn(2, 3), 0, torch.tensor(1.0))
+    with torch.no_grad():
+        model.bn.weight.mul_(4)
+    torch.testing.assert_close(play.marginal().sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["gain", "weight"])
+def test_parameters_within_a_larger_block(kind):
+    """S1: a parameter that is a slice of a block of memory is copied as any other."""
+    block = nn.Parameter(torch.arange(9.0)[3:].view(2, 3) if kind == "weight" else torch.arange(6.0)[3:])
+    model = Function(
+        lambda s, x: functional.linear(x, s.p) if kind == "weight" else s.l(x * s.p), l=nn.Linear(3, 2), p=block
+    ).eval()
+    play = bp.StoppingGame(model).play(torch.randn(2, 3), 0)
+    expected = play.attribution().clone()
+    with torch.no_grad():
+        block.mul_(10)
+    kernel = play.kernel(next(n for n in play.network.nodes if n.kind in ("diagonal", "affine")))
+    held = kernel.scale if kind == "gain" else kernel.weight
+    torch.testing.assert_close(held * 10, block.detach().expand_as(held))
+    torch.testing.assert_close(play.attribution(), expected)
 
 
 def test_play_keeps_its_scales():

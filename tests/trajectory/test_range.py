@@ -50,3 +50,28 @@ def test_small_masses_are_seen_by_any_entry(depth):
     model = nn.Sequential(*reversed(layers), head).float()
     found = bp.StoppingGame(model).attribute(torch.ones(1, WIDE) * 1e-10, 1)
     torch.testing.assert_close(found[0], head.weight[1].detach(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    "weight, options, expected",
+    [
+        ([1.0, -2e-38], {"alpha": 1.0, "beta": 0.0, "epsilon": 0.0}, [100.0, 0.0]),
+        ([1.0, 2.0], {"epsilon": 1e-37, "empty_stream": "reroute"}, [100 / 3, 200 / 3]),
+    ],
+)
+def test_a_stream_that_nobody_enters(weight, options, expected):
+    """Mass over a tiny denominator overflows; times a chance of 0 it is 0 all the same."""
+    model = nn.Sequential(nn.Linear(2, 1, bias=False)).float()
+    model[0].weight.data = torch.tensor([weight])
+    found = bp.RoutingGame(model, output="one", **options).attribute(torch.ones(1, 2), torch.tensor([[100.0]]))
+    torch.testing.assert_close(found, torch.tensor([expected]), rtol=1e-5, atol=1e-20)
+
+
+def test_survival_beyond_float32():
+    """In float64 one step's survival may lie below 2⁻²⁵⁰: the law given survival still sums to 1."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    game = bp.RoutingGame(model, epsilon=1e90)
+    a, b = (game.play(torch.rand(1, 2, dtype=torch.float64) + k, 0) for k in (0, 1))
+    maps = [bp.hellinger(a, b, conditioning=way).map(conditioned=True) for way in ("kernel", "post-hoc")]
+    torch.testing.assert_close(*maps, rtol=1e-6, atol=1e-12)

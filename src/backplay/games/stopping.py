@@ -91,10 +91,11 @@ class StoppingGame(Game[StoppingModes]):
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
             case Affine():
+                weight = values.weight(node)
                 return StoppingLinear(
                     node=node,
-                    weight=values.weight(node),
-                    totals=lambda: stopping_total(node, values),
+                    weight=weight,
+                    totals=lambda: stopping_total(node, values, weight),
                     shape=values[node.operand].shape,
                     real=reality(node.operand, values),
                 )

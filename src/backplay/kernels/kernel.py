@@ -10,6 +10,7 @@ distances, sampling and health never look at its class. `certify` does: it knows
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -188,8 +189,9 @@ class Conditioned(Kernel):
     def on(cls, kernel: Kernel, here: Mass, below: Sequence[Mass]) -> Conditioned:
         """The Doob transform of a kernel by `h` at its node and at its carriers."""
         small = torch.finfo(here.value.dtype).tiny  # no surviving walk passes below it
-        # scales cancel but for one step's worth of survival, which float32 holds; nothing stays nothing on any scale
-        scaled = [b.times((b.exponent - here.exponent).clamp(-250, 250)) for b in below]
+        # scales cancel but for one step's worth of survival, which the dtype holds; nothing stays nothing on any scale
+        bound = 2 * (math.frexp(torch.finfo(here.value.dtype).max)[1] - 3)
+        scaled = [b.times((b.exponent - here.exponent).clamp(-bound, bound)) for b in below]
         return cls(kernel, inverse(here.value, small), scaled)
 
     @property

@@ -53,14 +53,14 @@ def _tempered(weight: Tensor, rows: Tensor, tau: float, first: Tensor, second: T
             size.sub_(signed.clamp_(min=0))
 
 
-def stopping_total(node: Affine, values: Values) -> Tensor:
-    """`γ_j`: the sum of `|W_ij|` over real predecessors; zero padding has none (S6)."""
+def stopping_total(node: Affine, values: Values, given: Tensor) -> Tensor:
+    """`γ_j`: the sum of `|W_ij|` over real predecessors, for the `W` given; zero padding has none (S6)."""
     # samples have the same total, so that one serves all, unless weights or places differ from one to the next
     shared = not node.fleeting and (not isinstance(node, Mix) or node.map.even)
     alike = node.operand.layout.dim == 0 and shared
 
     def make() -> Tensor:
-        weight, mask = values.weight(node).abs(), reality(node.operand, values)
+        weight, mask = given.abs(), reality(node.operand, values)
         if mask is not None:
             return node.map.apply(mask, weight)
         operand = values[node.operand]

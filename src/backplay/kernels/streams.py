@@ -60,9 +60,11 @@ class Stream(StreamState):
         return self._factor(measure) / self._denominator()
 
     def send(self, mass: Tensor, measure: Measure) -> Tensor:
-        denominator = self._denominator()
+        denominator, factor = self._denominator(), self._factor(measure)
+        if isinstance(factor, Tensor) or factor == 0:  # nothing stays nothing, however small the denominator
+            return mass * (factor / denominator)
         out = denominator if denominator.shape == mass.shape else None
-        return torch.div(mass, denominator, out=out).mul_(self._factor(measure))
+        return torch.div(mass, denominator, out=out).mul_(factor)
 
     def outside(self) -> Tensor:
         """An empty stream is all outside."""

@@ -95,12 +95,10 @@ class Network:
         found: dict[str, Tensor] = {}
         with EXPORTING:
             for path, names in self._places:
-                owner: Any = self.model
-                for part in path:
-                    owner = _member(owner, part)
+                owner = _module(self.model, path)
                 for name in names:
-                    held = _member(owner, name.rpartition(".")[2])
-                    if isinstance(held, Tensor):
+                    held = _tensor(owner, name.rpartition(".")[2], attribute=name in self._constant)
+                    if held is not None:
                         found[name] = held
                     elif name not in self._constant:
                         raise CaptureError(
@@ -313,13 +311,23 @@ def _recaptured(model: nn.Module, example: Arguments) -> Network:
     return capture(model, example)
 
 
-def _member(owner: Any, name: str) -> Any:
-    """A module, parameter, buffer or plain attribute of a module; None if there is none of that name."""
+def _module(model: nn.Module, path: list[str]) -> Any:
+    """The module that a path leads to, or another object that holds tensors; None where it leads nowhere."""
+    owner: Any = model
+    for name in path:
+        inside = isinstance(owner, nn.Module) and name in owner._modules
+        owner = owner._modules[name] if inside else getattr(owner, name, None)
+    return owner
+
+
+def _tensor(owner: Any, name: str, attribute: bool) -> Tensor | None:
+    """A parameter or buffer of a module; where the exporter took a constant, also a plain `attribute`."""
+    held = None
     if isinstance(owner, nn.Module):
-        for held in (owner._parameters, owner._buffers, owner._modules):
-            if name in held:
-                return held[name]
-    return getattr(owner, name, None)
+        held = owner._parameters.get(name, owner._buffers.get(name))
+    if held is None and attribute:
+        held = getattr(owner, name, None)
+    return held if isinstance(held, Tensor) else None
 
 
 # ---------------------------------------------------------------- what may be given as a model

@@ -25,12 +25,14 @@ class Mark(NamedTuple):
     pointer: int
     version: int
     shape: torch.Size
+    stride: tuple[int, ...]  # a transposed view of the same memory is another tensor
     dtype: torch.dtype
+    device: torch.device
 
     @staticmethod
     def of(tensor: Tensor) -> Mark:
         version = 0 if tensor.is_inference() else tensor._version
-        return Mark(tensor.data_ptr(), version, tensor.shape, tensor.dtype)
+        return Mark(tensor.data_ptr(), version, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,6 @@ class Snapshot:
         samples = sorted((_sample(t) for t in tensors.values()), key=_kind)
         views = [list(group) for _, group in itertools.groupby(samples, _kind)]
         return Snapshot({name: Mark.of(t) for name, t in tensors.items()}, views, _read(views))
-
-    @cached_property
-    def pointers(self) -> frozenset[int]:
-        """Where all tensors lie."""
-        return frozenset(mark.pointer for mark in self.marks.values())
 
     def still(self, tensors: dict[str, Tensor]) -> bool:
         """Whether the tensors are as they were."""
@@ -151,9 +148,14 @@ class Weights:
                     self._mine.add(key)
             return self._latest[key][1]
 
+    @cached_property
+    def _storages(self) -> frozenset[int]:
+        """The memory that the constants lie in: a tensor may begin anywhere within it."""
+        return frozenset(c.untyped_storage().data_ptr() for c in self.constants.values() if isinstance(c, Tensor))
+
     def copied(self, weight: Tensor) -> Tensor:
         """A weight that shares no memory with the model's tensors: they may change in place."""
-        shared = weight.untyped_storage().data_ptr() in self.snapshot.pointers or weight._base is not None
+        shared = weight.untyped_storage().data_ptr() in self._storages or weight._base is not None
         return weight.clone() if shared else weight
 
     def overwriting(self) -> Weights:
