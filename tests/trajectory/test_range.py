@@ -8,7 +8,7 @@ import backplay as bp
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.trajectory.passes import pull
 
-WIDE = 600  # so wide that a pass which is not careful looks at every other entry
+WIDE = 600  # so wide that a pass which is not careful leaves out most entries
 
 
 def chain(*factors):

@@ -12,7 +12,7 @@ from torch import Tensor
 from backplay.network.layout import PLAIN, Layout
 
 _LIMIT = 2.0**40
-_SAMPLED = 256  # entries of a sample
+_SAMPLED = 64  # entries of a sample
 
 
 @dataclass
