@@ -310,6 +310,11 @@ def test_patterns():
         ({"rules": {"0": bp.lrp.Pass()}}, "Pass does not fit the layer '0': its input has another shape"),
         ({"rules": {"2": bp.lrp.Box()}}, "Box does not fit the layer '2': it is for layers that see the input itself"),
         ({"rules": {"0": bp.lrp.Box(torch.zeros(5), 9.0)}}, "a bound of shape .* does not fit an input"),
+        (
+            {"rules": {"0": bp.lrp.Box(-0.01, 0.01)}},
+            r"the input holds .*, outside of the box from low=-0.01 to high=0.01",
+        ),
+        ({"composite": "epsilon_gamma_box", "low": -0.01, "high": 0.01}, "outside of the box|idle here"),
         ({"rules": {"0": bp.lrp.Box(high=-50.0)}}, "high=-50.0 is out of range: beyond the lowest value"),
         ({"composite": "epsilon_plus", "low": 0.0}, "low=0.0 is idle with composite='epsilon_plus'"),
         ({"composite": "epsilon_gamma_box", "low": 0.0}, "no convolution sees the input"),

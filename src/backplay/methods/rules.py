@@ -221,8 +221,20 @@ class Box(Rule):
             raise KeywordError(
                 f"{given}={getattr(self, given)!r} is out of range: beyond the {ends} value of the image."
             )
+        _check_inside(x, low, high)
         seen = [rerun(node.operand, {source: bound}, values) for bound in (low, high)]
         return torch.minimum(*seen), torch.maximum(*seen)
+
+
+def _check_inside(x: Tensor, low: Tensor, high: Tensor) -> None:
+    """The rule's contributions are nonnegative only for pixels between the bounds; roundings are let pass."""
+    slack = torch.finfo(x.dtype).eps ** 0.5 * (high - low)
+    beyond = (x < low - slack) | (x > high + slack)
+    if bool(beyond.any()):
+        raise KeywordError(
+            f"the input holds {float(x[beyond][0]):.4g}, outside of the box from low={float(low[beyond][0]):.4g} to "
+            f"high={float(high[beyond][0]):.4g}: give bounds that hold every pixel, or leave them out."
+        )
 
 
 def _like(bound: float | Tensor, x: Tensor) -> Tensor:

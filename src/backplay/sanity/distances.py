@@ -13,13 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.errors import InputError
+from backplay.entry import entry
+from backplay.errors import InputError, InputTypeError
 from backplay.network import Model, Network, read_model
-from backplay.sanity.walks import Compared, aim_of, captured, check_names, meet, network_of, played
+from backplay.pictured import Pictured
+from backplay.sanity.walks import (
+    Compared,
+    Names,
+    aim_of,
+    captured,
+    check_batch,
+    meet,
+    network_of,
+    played,
+    read_names,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkDistances:
+class NetworkDistances(Pictured):
     """All pairs of some networks of one architecture on some inputs."""
 
     names: tuple[str, ...]
@@ -27,12 +39,13 @@ class NetworkDistances:
     permuted: Mapping[str, Tensor]  # game -> (n, n, B) H_perm, where it was asked for
 
 
+@entry
 def network_distances(
     networks: Mapping[str, Model],
     x: Tensor,
     target: Any = None,
     *,
-    games: Sequence[str] = ("sg", "rg"),
+    games: Names = ("sg", "rg"),
     permuted: bool = False,
 ) -> NetworkDistances:
     """Compare networks of one architecture on the same inputs; without a target, on the class that the first one finds.
@@ -42,7 +55,12 @@ def network_distances(
 
     With `permuted` also up to a renaming of hidden channels: what is left then does not depend on their order.
     """
-    check_names(games, ())
+    games, _ = read_names(games, ())
+    if not isinstance(networks, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputTypeError(
+            f'network_distances takes networks by names, {{"a": model, "b": other}}; got {type(networks).__name__}.'
+        )
+    check_batch(x, "network_distances")
     if len(networks) < 2:
         raise InputError(f"network_distances compares two networks or more; got {len(networks)}.")
     first = network_of(next(iter(networks.values())), x, "network_distances")

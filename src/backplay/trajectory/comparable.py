@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 
 def check_play(play: object, asked: str) -> None:
-    """A solved game, known by its passes; `asked` says what takes it."""
-    if not callable(getattr(play, "passed", None)):
+    """A solved game, whole; `asked` says what takes it."""
+    from backplay.games.play import Play
+    from backplay.games.subplay import SubPlay
+
+    if isinstance(play, SubPlay):
+        raise InputTypeError(f"{asked}, got a SubPlay, a part of one: whole plays are taken; give its .play.")
+    if not isinstance(play, Play):
         raise InputTypeError(f"{asked}, got {type(play).__name__}; solve one with game.play(x).")
 
 
