@@ -321,7 +321,15 @@ def test_class_activation_maps(method):
 def test_a_layer_without_influence():
     """Nothing arrives at what the output does not depend on in the method's eyes: refused, no map of zeros."""
     model, x = hand.attention(), torch.randn(2, 3, 3, dtype=F64)
-    for method in ("rg", "sg", "excitation_backprop", "lrp_epsilon", "lrp_gamma", "cp_lrp", "lrp"):  # queries are told
+    for method in (
+        "rg",
+        "sg",
+        "excitation_backprop",
+        "lrp_epsilon",
+        "lrp_gamma",
+        "lrp_abs",
+        "cp_lrp",
+    ):  # queries are told
         with pytest.raises(bp.BackplayError, match=r"layer='q'.* never walked on.*name another node"):
             bp.explain(model, x, 1, method=method, layer="q")
         assert bp.explain(model, x, 1, method=method, layer="v").abs().max() > 0
