@@ -51,6 +51,8 @@ def test_picture_of_networks():
     panels = found.plot().axes
     assert [panel.get_title() for panel in panels] == ["SG H", "SG H_perm"]
     mean = float(found.distance["sg"][0, 1].mean())
+    with pytest.raises(bp.errors.KeywordError, match=r"unknown option .foo. .*: it takes none"):
+        found.plot(foo=1)
     assert [t.get_text() for t in panels[0].texts] == ["0.00", f"{mean:.2f}", f"{mean:.2f}", "0.00"]
 
 

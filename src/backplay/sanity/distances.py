@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ from backplay.sanity.walks import (
     read_names,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkDistances(Pictured):
@@ -37,6 +40,14 @@ class NetworkDistances(Pictured):
     names: tuple[str, ...]
     distance: Mapping[str, Tensor]  # game -> (n, n, B) H
     permuted: Mapping[str, Tensor]  # game -> (n, n, B) H_perm, where it was asked for
+
+    def plot(self, **options: Any) -> Figure:
+        """Means over the inputs as matrices, a panel for each game; there are no options."""
+        from backplay.view.networks import networks
+        from backplay.view.plot import check_options
+
+        check_options(self, options, ())
+        return networks(self.names, self.distance, self.permuted)
 
 
 @entry

@@ -21,7 +21,6 @@ from backplay.view.game import game
 from backplay.view.grid import grid
 from backplay.view.heatmap import heatmap
 from backplay.view.moments import moments
-from backplay.view.networks import networks
 from backplay.view.panels import panels
 from backplay.view.players import players
 from backplay.view.plot import plot
@@ -42,7 +41,6 @@ __all__ = [
     "grid",
     "heatmap",
     "moments",
-    "networks",
     "panels",
     "players",
     "plot",

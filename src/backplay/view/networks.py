@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from backplay.errors import InputTypeError
-from backplay.sanity.distances import NetworkDistances
 from backplay.view.canvas import Picture, fitted, picture, quiet
 from backplay.view.colours import GREY
 
 SIZE = 7.0  # points of letters
-_TITLES = {"distance": "H", "permuted": "H_perm"}
+Distances = Mapping[str, Tensor]  # game -> (n, n, B)
 
 
 @picture
-def networks(found: Any) -> Figure:
+def networks(names: Sequence[str], distance: Distances, permuted: Distances | None = None) -> Figure:
     """Means over the inputs: a panel for each game, and below it the same up to the order of channels.
 
-    `found` is what `bp.sanity.network_distances(…)` returns.
+    What `bp.sanity.network_distances(…)` finds, whose `.plot()` this is.
     """
-    if not isinstance(found, NetworkDistances):
-        raise InputTypeError(f"networks takes what bp.sanity.network_distances returns; got {type(found).__name__}.")
-    rows = {name: values for name in _TITLES if (values := getattr(found, name))}
-    figure, axes = matrix_panels(len(found.names), len(rows), len(found.distance))
-    for row, (readout, by_game) in enumerate(rows.items()):
+    rows = {"H": distance} | ({"H_perm": permuted} if permuted else {})
+    figure, axes = matrix_panels(len(names), len(rows), len(distance))
+    for row, (title, by_game) in enumerate(rows.items()):
         for column, (game, values) in enumerate(by_game.items()):
-            title = f"{game.upper()} {_TITLES[readout]}"
-            draw_matrix(axes[row][column], values.mean(-1).cpu().numpy(), found.names, title)
+            draw_matrix(axes[row][column], values.mean(-1).cpu().numpy(), names, f"{game.upper()} {title}")
     return figure
 
 

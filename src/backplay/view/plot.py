@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -15,7 +15,6 @@ from backplay.games.play import Play
 from backplay.games.robustness import Robustness
 from backplay.games.subplay import SubPlay
 from backplay.games.sweep import Sweep
-from backplay.sanity.distances import NetworkDistances
 from backplay.trajectory.certify import Certificate
 from backplay.trajectory.hellinger import Hellinger
 from backplay.trajectory.matrix import HellingerMatrix
@@ -27,7 +26,6 @@ from backplay.view.clusters import clusters
 from backplay.view.concepts import concepts
 from backplay.view.distance import distance
 from backplay.view.moments import moments
-from backplay.view.networks import networks
 from backplay.view.play import part, summary
 from backplay.view.robustness import robustness
 from backplay.view.sweep import sweep
@@ -45,7 +43,6 @@ _PICTURES: dict[type, Callable[..., Figure]] = {
     Sweep: sweep,
     Moments: moments,
     Robustness: robustness,
-    NetworkDistances: networks,
 }
 
 
@@ -54,10 +51,14 @@ def plot(drawn: Any, **options: Any) -> Figure:
     draw = next((draw for kind, draw in _PICTURES.items() if isinstance(drawn, kind)), None)
     if draw is None:
         raise InputTypeError(f"plot has no picture of a {type(drawn).__name__}; bp.view.heatmap draws tensors.")
-    known = list(inspect.signature(draw).parameters)[1:]  # the first one is what is drawn
+    check_options(drawn, options, list(inspect.signature(draw).parameters)[1:])  # the first one is what is drawn
+    return draw(drawn, **options)
+
+
+def check_options(drawn: Any, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse options that the picture of an object does not have."""
     for name in options:
         if name not in known:
             told = f"it takes {', '.join(known)}" if known else "it takes none"
             hint = suggestion(name, known)
             raise KeywordError(f"unknown option {name!r}{hint} of the picture of a {type(drawn).__name__}: {told}.")
-    return draw(drawn, **options)
