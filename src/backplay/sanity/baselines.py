@@ -170,7 +170,7 @@ def _read_sigmas(sigmas: Any) -> list[float]:
     if not found:
         raise KeywordError("sigmas=[] is out of range: give one standard deviation or more.")
     for sigma in found:
-        if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 <= sigma < math.inf:
+        if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 <= float(sigma) < math.inf:
             raise KeywordError(f"sigmas has {sigma!r}: a standard deviation is a number from 0 up.")
     return [float(sigma) for sigma in found]
 
