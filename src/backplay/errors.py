@@ -82,6 +82,9 @@ def first_line(error: BaseException, longest: int = 240) -> str:
     return said if len(said) <= longest else f"{said[: longest - 1]}…"
 
 
+# of a node that no walk and no relevance reaches, behind its name
+NEVER_WALKED = "never walked on (an oracle or a detached value); name another node"
+
 _MANY = 6
 
 

@@ -293,9 +293,14 @@ def test_patterns():
         assert_near(lrp(model, x, target, composite="epsilon_plus", rules=rules), flat, what=f"{rules}")
     other = lrp(model, x, target, rules={first: bp.lrp.Flat(), "0.*": bp.lrp.ZPlus()})
     assert (other - flat).abs().max() > 1e-3 * flat.abs().max()
-    gamma = {"0.*": bp.lrp.Gamma(0.25), first: bp.lrp.Box(-3.0, 3.0)}
-    expected = lrp(model, x, target, composite="epsilon_gamma_box", low=-3.0, high=3.0)
+    gamma = {"0.*": bp.lrp.Gamma(0.25), first: bp.lrp.Box(-4.0, 4.0)}
+    expected = lrp(model, x, target, composite="epsilon_gamma_box", low=-4.0, high=4.0)
     assert_near(lrp(model, x, target, rules=gamma), expected, what="the box composite in rules")
+    for bounds, words in (({"low": -4.0, "high": 0.01}, "high=0.01"), ({"low": -0.01}, "low=-0.01")):
+        with pytest.raises(ValueError, match=f"{words} is out of range: the input holds .*outside of the box"):
+            lrp(model, x, target, composite="epsilon_gamma_box", **bounds)
+    exact = {"low": x.amin((0, 2, 3))[:, None, None].float(), "high": x.amax((0, 2, 3))[:, None, None].float()}
+    assert torch.isfinite(lrp(model, x, target, composite="epsilon_gamma_box", **exact)).all()  # rounded
 
 
 @pytest.mark.parametrize(
@@ -310,7 +315,8 @@ def test_patterns():
         ({"rules": {"0": bp.lrp.Pass()}}, "Pass does not fit the layer '0': its input has another shape"),
         ({"rules": {"2": bp.lrp.Box()}}, "Box does not fit the layer '2': it is for layers that see the input itself"),
         ({"rules": {"0": bp.lrp.Box(torch.zeros(5), 9.0)}}, "a bound of shape .* does not fit an input"),
-        ({"rules": {"0": bp.lrp.Box(high=-50.0)}}, "high=-50.0 is out of range: beyond the lowest value"),
+        ({"rules": {"0": bp.lrp.Box(-0.01, 0.01)}}, "is out of range: the input holds .*, outside of the box"),
+        ({"rules": {"0": bp.lrp.Box(high=-50.0)}}, "high=-50.0 is out of range: the input holds"),
         ({"composite": "epsilon_plus", "low": 0.0}, "low=0.0 is idle with composite='epsilon_plus'"),
         ({"composite": "epsilon_gamma_box", "low": 0.0}, "no convolution sees the input"),
         ({"composite": "epsilon_gamma"}, "composite='epsilon_gamma' is out of range: it must be one of"),

@@ -207,6 +207,16 @@ def test_routing_game_is_its_occupation(build, path):
     assert_near(bp.explain(model, x, weights, layer=path, **keywords), array(2 * one - other), what="weights")
 
 
+def test_excitation_backprop_is_its_occupation():
+    """From 1 at the target, as at the input."""
+    model, x = residual()
+    modes = {"alpha": 1.0, "beta": 0.0, "epsilon": 0.0, "output": "one", "residual": "proportional"}
+    known = bp.RoutingGame(model, **modes).play(x, 1).occupation("pool")
+    found = bp.explain(model, x, 1, method="excitation_backprop", layer="pool")
+    assert_near(found, unscaled(known.difference, known.difference_log_scale), what="EB")
+    assert found.abs().max() > 0
+
+
 def test_value_projection():
     """At a V projection stands what crosses it within the composite (S23)."""
     model, x = hand.attention(), torch.randn(2, 3, 3, dtype=F64)
@@ -309,10 +319,20 @@ def test_class_activation_maps(method):
 
 
 def test_a_layer_without_influence():
-    """Nothing arrives at what the output does not depend on in the method's eyes: zeros, of the right shape."""
+    """Nothing arrives at what the output does not depend on in the method's eyes: refused, no map of zeros."""
     model, x = hand.attention(), torch.randn(2, 3, 3, dtype=F64)
-    for method in ("rg", "sg", "lrp_epsilon"):  # queries are told, not walked on
-        assert torch.equal(bp.explain(model, x, 1, method=method, layer="q"), torch.zeros(2, 3, 4, dtype=F64))
+    for method in (
+        "rg",
+        "sg",
+        "excitation_backprop",
+        "lrp_epsilon",
+        "lrp_gamma",
+        "lrp_abs",
+        "cp_lrp",
+    ):  # queries are told
+        with pytest.raises(bp.BackplayError, match=r"layer='q'.* never walked on.*name another node"):
+            bp.explain(model, x, 1, method=method, layer="q")
+        assert bp.explain(model, x, 1, method=method, layer="v").abs().max() > 0
     for method in ("gradient", "attn_lrp"):
         assert bp.explain(model, x, 1, method=method, layer="q").abs().max() > 0
 
@@ -322,7 +342,9 @@ def test_refusals():
     for method in ("lime", "kernel_shap", "rg_eq"):
         with pytest.raises(ValueError, match=f"layer='stem': '{method}' explains inputs, not layers.*gradcam"):
             bp.explain(model, x, 1, method=method, layer="stem")
-    with pytest.raises(ValueError, match=r"no node or module named 'stm'.*did you mean stem"):
+    with pytest.raises(
+        ValueError, match=r"no node or module named 'stm'.*did you mean stem.*bp\.capture\(model, x\)\.nodes"
+    ):
         bp.explain(model, x, 1, method="rg", layer="stm")
     with pytest.raises(ValueError, match=r"Reynolds carries maps of the image's size back.*leave the layer out"):
         bp.Reynolds(bp.Explainer(model, "gradient", "pool"), n=2, progress=False).attribute(x, 1)

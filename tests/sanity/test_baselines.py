@@ -125,11 +125,28 @@ def test_readouts_beside_the_distance(network, x):
         (lambda n, x: double_random(n, x, games=["rgg"]), "did you mean rg"),
         (lambda n, x: input_noise(n, x, sigmas=[0.1, -1]), "sigmas has -1"),
         (lambda n, x: input_noise(n, x, further=["flor"]), "did you mean floor"),
+        (lambda n, x: input_noise(n, x, sigmas=0.1), "sigmas=0.1 is out of range: it must be a list"),
+        (lambda n, x: input_noise(n, x, sigmas=["a"]), "sigmas has 'a'"),
+        (lambda n, x: input_noise(n, x, sigmas=[]), "give one standard deviation or more"),
+        (lambda n, x: input_noise(n, x, seed="a"), "seed='a' is out of range"),
+        (lambda n, x: input_noise(n, [1.0]), "input_noise takes inputs as one tensor .*; got list"),
+        (lambda n, x: double_random(n, x, games=3), "games=3 is out of range: it must be a list of names"),
+        (lambda n, x: double_random(n, x, seed=None), "seed=None is out of range"),
+        (lambda n, x: double_random(n, x, which="biases"), "which='biases' is out of range"),
+        (lambda n, x: separability(n, x, 3), "labels=3 is out of range: it must be a list of class numbers"),
+        (lambda n, x: separability(n, x, ["a"] * 5), "label='a' is out of range: it must be an integer"),
+        (lambda n, x: separability(n, x, [0, 0, 1, 1, 1], seed=0.5), "seed=0.5 is out of range"),
         (lambda n, x: separability(n, x, [0, 1]), "5 inputs and 2 labels"),
-        (lambda n, x: list(separability(n, x, [0, 1, 2, 3, 4], pairs=2)), "two inputs of one class"),
+        (lambda n, x: separability(n, x, [0, 1, 2, 3, 4], pairs=2), "two inputs of one class"),
         (lambda n, x: list(separability(n, x[:2], [1, 1], pairs=2)), "inputs of two classes"),
     ],
 )
 def test_refusals(network, x, call, said):
     with pytest.raises(bp.BackplayError, match=said):
         call(network, x)
+
+
+def test_one_game_by_its_name(network, x):
+    (found,) = input_noise(network, x, sigmas=torch.tensor([0.5]), games="sg")
+    (listed,) = input_noise(network, x, sigmas=[0.5], games=["sg"])
+    assert found.distance.keys() == {"sg"} and close(found.distance["sg"], listed.distance["sg"])

@@ -78,3 +78,13 @@ def test_zoo_curves_rise_and_end_at_the_double_random_value(name):
 def test_refusals():
     with pytest.raises(bp.BackplayError, match="did you mean sg"):
         cascade(small(), torch.randn(1, 3, 12, 12), games=["sgg"])
+    for wrong, said in (
+        ({"target": 99}, "99"),
+        ({"seed": "a"}, "seed='a' is out of range"),
+        ({"method": 5}, "method=5 is out of range"),
+        ({"method": {"own": "rg"}}, "method\\['own'\\] is no explainer"),
+        ({"which": "biases"}, "which='biases' is out of range"),
+    ):
+        with pytest.raises(bp.BackplayError, match=said) as caught:  # at the call, before any step
+            cascade(small(), torch.randn(1, 3, 12, 12), **wrong)
+        assert not isinstance(caught.value, bp.errors.UnforeseenError)

@@ -38,8 +38,22 @@ def test_networks():
         assert (plain[0, 3] > 0.1).all() and (permuted[0, 3] < 1e-6).all()
     with pytest.raises(bp.BackplayError, match="two networks or more; got 1"):
         network_distances({"a": models["a"]}, x)
+    with pytest.raises(TypeError, match=r"takes networks by names.*got list"):
+        network_distances([models["a"], models["b"]], x)
     with pytest.raises(bp.BackplayError):
         network_distances({"a": models["a"], "wide": net(9)}, x)
+
+
+def test_picture_of_networks():
+    """A panel for each game and readout, with the means over the inputs as numbers."""
+    torch.manual_seed(0)
+    found = network_distances({"a": net(), "b": net()}, torch.randn(3, 4).double(), games="sg", permuted=True)
+    panels = found.plot().axes
+    assert [panel.get_title() for panel in panels] == ["SG H", "SG H_perm"]
+    mean = float(found.distance["sg"][0, 1].mean())
+    with pytest.raises(bp.errors.KeywordError, match=r"unknown option .foo. .*: it takes none"):
+        found.plot(foo=1)
+    assert [t.get_text() for t in panels[0].texts] == ["0.00", f"{mean:.2f}", f"{mean:.2f}", "0.00"]
 
 
 def test_rank_correlations_are_scipys():

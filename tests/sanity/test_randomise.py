@@ -87,8 +87,28 @@ def test_kaiming(network):
         (lambda n: randomise(n, upto="atention"), "did you mean attention"),
         (lambda n: randomise(n.model, upto="first"), "example"),
         (lambda n: layers(n, which="biases"), "'weights'"),
+        (lambda n: randomise(n, which="biases"), "'weights'"),
+        (lambda n: randomise(n, upto=2), r"upto=2 .* the name of a layer \(str\), such as '2'"),
+        (lambda n: randomise(n, seed="a"), "seed='a' is out of range"),
     ],
 )
 def test_refusals(network, call, said):
     with pytest.raises(bp.BackplayError, match=said):
         call(network)
+
+
+def test_no_example_where_none_is_needed(network):
+    """The order is read on a guessed input or off the last capture; the whole model needs none."""
+    torch.manual_seed(0)
+    chain = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    twin = randomise(chain, upto="2", seed=0)
+    assert torch.equal(twin[0].weight, chain[0].weight) and not torch.equal(twin[2].weight, chain[2].weight)
+    weights, expected = (randomise(m, which="weights").state_dict() for m in (network.model, network))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    model = Shuffled().eval()
+    bp.explain(model, torch.randn(2, 3, 5), 1)
+    assert torch.equal(randomise(model, upto="norm").first.weight, model.first.weight)
+
+
+def test_a_stage_is_shown_by_its_name(network):
+    assert str(layers(network)[0]) == "last"

@@ -170,3 +170,38 @@ def test_one_list_with_itself():
     assert sorted(index.tolist()) == [0, 1, 3] and far[0] == found.distance[2, index[0]]
     assert len(found.medoids(2).centres) == 2 and found.embedding().points.shape == (4, 2)
     assert found.dendrogram().shape == (3, 4)
+
+
+def test_what_is_compared():
+    """Whole plays, in anything that can be gone through; else refused by the name of what was given."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    plays = [bp.StoppingGame(model).play(x) for x in torch.randn(3, 1, 3, dtype=torch.float64)]
+    found = bp.hellinger_matrix(play for play in plays)
+    assert_near(found.distance, bp.hellinger_matrix(plays).distance, what="generator")
+    part = plays[0].through("0", [2])
+    for call, said in (
+        (lambda: bp.hellinger(part, plays[0]), "SubPlay, a part of one: whole plays"),
+        (lambda: bp.hellinger_matrix([part]), "SubPlay, a part of one: whole plays"),
+        (lambda: bp.hellinger_matrix(plays[0]), "takes lists of plays, got Play"),
+        (lambda: bp.hellinger_matrix(plays, torch.zeros(2)), "takes lists of plays, got Tensor"),
+    ):
+        with pytest.raises(bp.errors.InputTypeError, match=said):
+            call()
+    index, far = found.neighbours(0)
+    assert sorted(index.tolist()) == [1, 2] and len(far) == 2
+    with pytest.raises(ValueError, match="two items or more; there is one"):
+        bp.hellinger_matrix(plays[:1]).neighbours(0)
+    with pytest.raises(ValueError, match="one play alone has no neighbours"):
+        bp.hellinger_matrix(plays[:1]).plot()
+    with pytest.raises(
+        bp.errors.KeywordError, match=r"unknown option 'group' .did you mean groups.*it takes images, groups"
+    ):
+        found.plot(group=1)
+
+
+def test_a_flat_mask_names_the_shape_for_channels():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2)).double()
+    play = bp.StoppingGame(model).play(torch.randn(1, 2, 6, 6, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"for channels give \(3, 1, 1\), or channel numbers"):
+        play.through("0", [True, False, True])

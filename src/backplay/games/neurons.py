@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from backplay.errors import InputError, InputTypeError
+from backplay.errors import NEVER_WALKED, InputError, InputTypeError
 from backplay.inputs import Aim
 from backplay.network import Network, Node
 from backplay.network.nodes import Input
@@ -103,7 +103,7 @@ def _node(target: tuple[Any, ...], network: Network) -> Node:
     if isinstance(node, Input):
         raise InputError(f"target {target[0]!r} is an input, where walks end; name a node behind it.")
     if node not in network.carrying:
-        raise InputError(f"target {target[0]!r} is never walked on (an oracle or a detached value); name another node.")
+        raise InputError(f"target {target[0]!r} is {NEVER_WALKED}.")
     return node
 
 

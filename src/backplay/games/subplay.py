@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entries
-from backplay.errors import InputError, KeywordError
+from backplay.errors import NEVER_WALKED, InputError, KeywordError
 from backplay.games.batches import check_finite
 from backplay.games.occupation import Occupation
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, Measure
@@ -49,7 +49,7 @@ class SubPlay(Pictured):
         by = check_by(by)
         node = find_grouped(self.play.network, name, by)
         if node not in self.play.network.carrying:
-            raise InputError(f"{name!r} is never walked on (an oracle or a detached value); name another node.")
+            raise InputError(f"{name!r} is {NEVER_WALKED}.")
         with torch.inference_mode(False), torch.no_grad():
             mask = read_states(self.play.network, node, states, by, self.play.solved)
             mask = self.masks[node] * mask if node in self.masks else mask

@@ -14,13 +14,14 @@ from torch import Tensor
 from backplay.errors import KeywordError
 from backplay.keywords import Bound, ByPattern, Choice
 from backplay.methods.bilinear import ATTENTION_STABILISER, Softmax
-from backplay.methods.first_layers import sees_input, weighted_layers
+from backplay.methods.first_layers import sees_input, source_of, weighted_layers
 from backplay.methods.propagation import Rules, relevance
 from backplay.methods.registry import method
 from backplay.methods.rules import STABILISER, AlphaBeta, Box, Epsilon, Flat, Gamma, Rule, ZPlus, check_rule
 from backplay.methods.subject import Subject
 from backplay.network import Network
 from backplay.network.linear import Convolution
+from backplay.network.nodes import Input
 from backplay.network.patterns import check_patterns, fitting
 
 ANDERS = (
@@ -87,6 +88,7 @@ def lrp(
         _check_idle(composite, low=low, high=high)
     found = replace(found, named=rules or {})
     _check_fits(found, subject.network)
+    _check_boxes(found, subject)
     return relevance(subject, found)
 
 
@@ -97,6 +99,15 @@ def _check_idle(composite: str, **bounds: Any) -> None:
                 f"{name}={value!r} is idle with composite={composite!r}; it is for {BOXED!r}, or give rules with "
                 f"bp.lrp.Box({name}=…)."
             )
+
+
+def _check_boxes(rules: Rules, subject: Subject) -> None:
+    """Refuse bounds that do not hold the input of their layer."""
+    inputs = dict(zip(subject.network.inputs, subject.xs, strict=True))
+    for layer in weighted_layers(subject.network):
+        rule, source = rules.rule_of(layer), source_of(layer.operand)
+        if isinstance(rule, Box) and isinstance(source, Input) and source in inputs:
+            rule.check_holds(inputs[source])
 
 
 def _check_fits(rules: Rules, network: Network) -> None:

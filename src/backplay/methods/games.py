@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backplay.errors import NEVER_WALKED, InputError
 from backplay.games import Play, Reynolds, RoutingGame, StoppingGame
 from backplay.games.modes import RoutingModes, StoppingModes
 from backplay.games.reynolds import AVERAGE
@@ -15,6 +16,7 @@ from backplay.kernels.kernel import DIFFERENCE
 from backplay.methods.registry import method
 from backplay.methods.subject import Subject
 from backplay.network import Node
+from backplay.network.nodes import Input
 
 PAPER = "Playing the network backward, tab:main-search-grid"
 
@@ -49,6 +51,8 @@ def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
 
 def _at_layer(subject: Subject, layer: Node, game: RoutingGame | StoppingGame) -> Tensor:
     """`Γ₊ − Γ₋` at a node, in the units of the map: of the logit in the Routing Game."""
+    if layer not in subject.network.carrying and not isinstance(layer, Input):
+        raise InputError(f"layer={layer.name!r} is {NEVER_WALKED}.")
     play = Play(game, subject.network, subject.inputs, subject.target)
     root = game.map_root(play.aim, play.solved.logits)
     if root is not None:  # weights: the map is the pull of `w · logit` (S26b)
@@ -97,12 +101,13 @@ def routing_game(subject: Subject, **modes: Any) -> list[Tensor]:
     family="relevance",
     reference="Zhang et al., Top-down neural attention by excitation backprop, IJCV 2018",
     neurons=True,
+    layers=True,
 )
 def excitation_backprop(subject: Subject) -> list[Tensor]:
     """Excitation Backprop: the Routing Game at α = 1, β = 0, ε = 0, which follows positive contributions alone.
 
-    The map holds marginal winning probabilities: `P(i | j) ∝ [a_i W_ij]⁺`, from 1 at the target. Operands of a sum win
-    in proportion to their values.
+    Its `output="one"`: the map, at the input or at a layer, holds marginal winning probabilities,
+    `P(i | j) ∝ [a_i W_ij]⁺`, from 1 at the target. Operands of a sum win in proportion to their values.
     """
     modes: dict[str, Any] = {"alpha": 1.0, "beta": 0.0, "epsilon": 0.0, "output": "one", "residual": "proportional"}
     return maps_of(subject, RoutingGame(subject.network, **modes))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from backplay.errors import NEVER_WALKED, InputError
 from backplay.kernels.kernel import DIFFERENCE, Kernel
 from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split
@@ -24,7 +25,21 @@ from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
 from backplay.network.mass import Mass
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Oracle, Product, Sum, Wire
+from backplay.network.nodes import (
+    Affine,
+    Diagonal,
+    Gate,
+    Halves,
+    Held,
+    Input,
+    Mix,
+    Node,
+    Norm,
+    Oracle,
+    Product,
+    Sum,
+    Wire,
+)
 from backplay.network.patterns import fitting
 from backplay.trajectory.passes import MassPass, Passed, run
 from backplay.values.forward import Values
@@ -223,5 +238,8 @@ def propagate(subject: Subject, rules: Rules, unit: bool = False, keep: bool = F
 
 def relevance(subject: Subject, rules: Rules) -> list[Tensor]:
     """The map of a set of rules at each source, in its shape."""
-    values, passed = propagate(subject, rules, keep=subject.layer is not None)
+    layer = subject.layer
+    values, passed = propagate(subject, rules, keep=layer is not None)
+    if layer is not None and layer not in passed.masses and not isinstance(layer, Input):
+        raise InputError(f"layer={layer.name!r} is {NEVER_WALKED}, or a method that follows it.")
     return [passed.masses[n].plain() if n in passed.masses else torch.zeros_like(values[n]) for n in subject.sources]

@@ -77,7 +77,7 @@ class MethodInfo:
         if self.missing() is not None:  # known without a capture
             return False
         try:
-            network = model if isinstance(model, Network) else _at_hand(model)
+            network = model if isinstance(model, Network) else at_hand(model)
         except CaptureError:
             return False
         return self.refusal(network) is None
@@ -117,7 +117,7 @@ class MethodInfo:
         return {name: param.default for name, param in self.params.items()} | given
 
 
-def _at_hand(model: nn.Module) -> Network:
+def at_hand(model: nn.Module) -> Network:
     """The capture of a model that was used last; of one that was not explained yet, on a guessed input."""
     captures = Captures.held(model)
     return captures.latest() or captures.get(captures.read(guess(model)))

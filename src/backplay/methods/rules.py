@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError
+from backplay.errors import KeywordError, tensor_words
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.pointwise import PassThrough
 from backplay.keywords import Bound, Choice, Keyword, Number
@@ -37,6 +37,7 @@ __all__ = ["Absolute", "AlphaBeta", "Box", "Epsilon", "Flat", "Gamma", "Pass", "
 
 BIASES = ("share", "absorb")
 STABILISER = 1e-6  # as zennit has it
+_ROUNDED = 1e-4  # of the input's magnitude: bounds of single precision lie this near to it
 _EPSILON = Number(STABILISER, 0, note="ε, the stabiliser of the denominators")
 _BIAS = Choice("absorb", BIASES, note="whether a bias hands its part of the relevance to the inputs or keeps it")
 
@@ -205,6 +206,20 @@ class Box(Rule):
 
     def refusal(self, node: Affine) -> str | None:
         return None if sees_input(node.operand) else "it is for layers that see the input itself"
+
+    def check_holds(self, x: Tensor) -> None:
+        """Refuse an input with pixels outside of the box: contributions are nonnegative between the bounds alone."""
+        for name, bound, side in (("low", self.low, -1), ("high", self.high, 1)):
+            if bound is None:
+                continue
+            beyond = side * (x - _like(bound, x))
+            if bool((beyond > _ROUNDED * x.abs().amax()).any()):
+                worst = float(x.flatten()[beyond.flatten().argmax()])
+                told = f"{name} {tensor_words(bound)}" if isinstance(bound, Tensor) else f"{name}={bound!r}"
+                raise KeywordError(
+                    f"{told} is out of range: the input holds {worst:.4g}, outside of the box; give bounds that hold "
+                    "every pixel, or leave them out."
+                )
 
     def relay(self, node: Affine, values: Values) -> Relay:
         return BoxRelay(*self.bounds(node, values), self.epsilon, node, values)

@@ -217,6 +217,14 @@ def _as_tensor(states: Any, node: Node) -> Tensor:
         ) from error
 
 
+def _fitting(mask: Tensor, value: Tensor) -> str:
+    """What to give instead of a mask that does not fit: a flat one is most often meant for channels."""
+    if mask.ndim == 1 and value.ndim > 2:
+        ones = ", 1" * (value.ndim - 2)
+        return f"for channels give ({value.shape[1]}{ones}), or channel numbers"
+    return "give one that broadcasts to them"
+
+
 def _read_mask(mask: Tensor, node: Node, value: Tensor) -> Tensor:
     try:
         whole = torch.broadcast_shapes(mask.shape, value.shape) == value.shape
@@ -225,7 +233,7 @@ def _read_mask(mask: Tensor, node: Node, value: Tensor) -> Tensor:
     if not whole:
         raise InputError(
             f"a mask of shape {tuple(mask.shape)} does not fit the states of {node.name!r}, {tuple(value.shape)}; "
-            "give one that broadcasts to them."
+            f"{_fitting(mask, value)}."
         )
     mask = mask.to(value.dtype)
     inside = (mask >= 0) & (mask <= 1)

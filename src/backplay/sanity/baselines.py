@@ -6,21 +6,39 @@ noise (tab:hellinger-input-random).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from backplay.entry import entry
 from backplay.errors import InputError, KeywordError
+from backplay.keywords import SEED, Number
 from backplay.network import Model, Network
-from backplay.sanity.randomise import Which, randomise
-from backplay.sanity.walks import Compared, aim_at, aim_of, captured, check_names, meet, mixed, network_of, played
+from backplay.sanity.randomise import Which, check_which, randomise
+from backplay.sanity.walks import (
+    Compared,
+    Names,
+    aim_at,
+    aim_of,
+    captured,
+    check_batch,
+    listed,
+    meet,
+    mixed,
+    network_of,
+    played,
+    read_names,
+)
 
 SIGMAS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5)
 PAIRS = ("intraclass", "interclass", "clean-random", "random-random")
 BOTH = ("sg", "rg")
+_LABEL = Number(0)
 
 
 # -------------------------------------------------------------------- networks that know nothing
@@ -34,14 +52,15 @@ class Round(Compared):
     image: int  # which of the given inputs
 
 
+@entry
 def double_random(
     model: Model,
     x: Tensor,
     target: Any = None,
     *,
     rounds: int = 500,
-    games: Sequence[str] = BOTH,
-    further: Sequence[str] = (),
+    games: Names = BOTH,
+    further: Names = (),
     which: Which = "weights",
     seed: int = 0,
 ) -> Iterator[Round]:
@@ -52,10 +71,13 @@ def double_random(
 
     With `which="weights"`, as in the paper, norms and biases stay as they were learned.
     """
-    check_names(games, further)
+    both, asked = read_names(games, further)
     _check_count("rounds", rounds)
+    check_which(which)
+    check_batch(x, "double_random")
+    seed = SEED.check("seed", seed)
     network = network_of(model, x, "double_random")
-    return _rounds(network, x, aim_of(network, x, target), rounds, games, further, which, seed)
+    return _rounds(network, x, aim_of(network, x, target), rounds, both, asked, which, seed)
 
 
 def _rounds(
@@ -108,14 +130,15 @@ class NoiseLevel(Compared):
     sigma: float
 
 
+@entry
 def input_noise(
     model: Model,
     x: Tensor,
     target: Any = None,
     *,
     sigmas: Sequence[float] = SIGMAS,
-    games: Sequence[str] = BOTH,
-    further: Sequence[str] = (),
+    games: Names = BOTH,
+    further: Names = (),
     seed: int = 0,
 ) -> Iterator[NoiseLevel]:
     """`H(Π(x), Π(x + σε))` for growing σ (sec:input-noise-hellinger).
@@ -126,20 +149,30 @@ def input_noise(
     Each image has one Gaussian ε, the same for all σ. Without a target both sides are asked about the class that is
     found in the clean input.
     """
-    check_names(games, further)
-    for sigma in sigmas:
-        if not sigma >= 0:
-            raise KeywordError(f"sigmas has {sigma!r}: a standard deviation is a number from 0 up.")
+    both, asked = read_names(games, further)
+    levels = _read_sigmas(sigmas)
+    check_batch(x, "input_noise")
+    seed = SEED.check("seed", seed)
     network = network_of(model, x, "input_noise")
     aim = aim_of(network, x, target)
-    clean = {game: played(network, game, x, aim) for game in games}
+    clean = {game: played(network, game, x, aim) for game in both}
     return (
         NoiseLevel(
             sigma=sigma,
-            **meet({g: (p, played(network, g, noisy(x, sigma, seed), aim)) for g, p in clean.items()}, further),
+            **meet({g: (p, played(network, g, noisy(x, sigma, seed), aim)) for g, p in clean.items()}, asked),
         )
-        for sigma in sigmas
+        for sigma in levels
     )
+
+
+def _read_sigmas(sigmas: Any) -> list[float]:
+    found = listed("sigmas", sigmas, "standard deviations, numbers from 0 up")
+    if not found:
+        raise KeywordError("sigmas=[] is out of range: give one standard deviation or more.")
+    for sigma in found:
+        if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 <= float(sigma) < math.inf:
+            raise KeywordError(f"sigmas has {sigma!r}: a standard deviation is a number from 0 up.")
+    return [float(sigma) for sigma in found]
 
 
 def noisy(x: Tensor, sigma: float, seed: int, first: int = 0) -> Tensor:
@@ -165,14 +198,15 @@ class InputPair(Compared):
     images: tuple[int, int]  # which of the given inputs; −1 stands for Gaussian noise
 
 
+@entry
 def separability(
     model: Model,
     x: Tensor,
     labels: Sequence[int] | Tensor,
     *,
     pairs: int = 200,
-    games: Sequence[str] = BOTH,
-    further: Sequence[str] = (),
+    games: Names = BOTH,
+    further: Names = (),
     seed: int = 0,
 ) -> Iterator[InputPair]:
     """Pairs of one class, of two classes, of an image and noise, of noise and noise (tab:hellinger-input-random).
@@ -183,16 +217,19 @@ def separability(
     Both sides are asked about the class that the network finds in the first of them: walks that start at different
     classes share nothing, whatever the inputs are. Every image is paired with noise once.
     """
-    check_names(games, further)
+    both, asked = read_names(games, further)
     _check_count("pairs", pairs)
-    known = [int(label) for label in labels]
+    check_batch(x, "separability")
+    seed = SEED.check("seed", seed)
+    known = [_LABEL.check("label", label) for label in listed("labels", labels, "class numbers")]
     if len(known) != len(x):
         raise InputError(f"separability has {len(x)} inputs and {len(known)} labels: give one label for each input.")
     network = network_of(model, x, "separability")
+    drawn = {kind: pairs_of(kind, known, pairs, seed) for kind in PAIRS}
     return (
-        input_pair(network, x, kind, number, images, games, further, seed)
-        for kind in PAIRS
-        for number, images in enumerate(pairs_of(kind, known, pairs, seed))
+        input_pair(network, x, kind, number, images, both, asked, seed)
+        for kind, found in drawn.items()
+        for number, images in enumerate(found)
     )
 
 

@@ -9,11 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from backplay.entry import entry
+from backplay.errors import InputTypeError
+from backplay.keywords import SEED
 from backplay.methods import Explainer
 from backplay.network import Model, Network
-from backplay.sanity.randomise import Stage, Which, draw, layers
+from backplay.sanity.randomise import Stage, Which, check_which, draw, layers
 from backplay.sanity.similarity import hog, spearman
-from backplay.sanity.walks import Compared, aim_of, captured, check_names, meet, network_of, played
+from backplay.sanity.walks import Compared, Names, aim_of, captured, listed, meet, network_of, played, read_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +30,15 @@ class Step(Compared):
     hog: Mapping[str, Tensor]  # method -> (B,) correlation of their histograms of oriented gradients
 
 
+@entry
 def cascade(
     model: Model,
     x: Tensor,
     target: Any = None,
     method: str | Sequence[str] | Mapping[str, Explainer] = "rg",
     *,
-    games: Sequence[str] = ("sg", "rg"),
-    further: Sequence[str] = (),
+    games: Names = ("sg", "rg"),
+    further: Names = (),
     which: Which = "all",
     seed: int = 0,
 ) -> Iterator[Step]:
@@ -48,28 +52,36 @@ def cascade(
     target both models are asked about the class that the given model finds. The first step compares the model with
     itself.
     """
-    check_names(games, further)
+    played_games, asked = read_names(games, further)
+    check_which(which)
+    seed = SEED.check("seed", seed)
     network = network_of(model, x, "cascade")
-    return _steps(network, x, target, _explainers(network, method), games, further, which, seed)
+    explainers = _explainers(network, method)
+    return _steps(network, x, aim_of(network, x, target), explainers, played_games, asked, which, seed)
 
 
 def _explainers(network: Network, method: str | Sequence[str] | Mapping[str, Explainer]) -> dict[str, Explainer]:
     if isinstance(method, Mapping):
+        wrong = [name for name, given in method.items() if not isinstance(given, Explainer)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if wrong:
+            raise InputTypeError(f"method[{wrong[0]!r}] is no explainer; give bp.Explainer(model, …).")
         return {name: given.on(network) for name, given in method.items()}
-    return {name: Explainer(network, name) for name in ([method] if isinstance(method, str) else method)}
+    return {
+        name: Explainer(network, name)
+        for name in ([method] if isinstance(method, str) else listed("method", method, "names"))
+    }
 
 
 def _steps(
     network: Network,
     x: Tensor,
-    target: Any,
+    aim: Any,
     explainers: Mapping[str, Explainer],
     games: Sequence[str],
     further: Sequence[str],
     which: Which,
     seed: int,
 ) -> Iterator[Step]:
-    aim = aim_of(network, x, target)
     maps = {name: e.attribute(x, aim) for name, e in explainers.items()}
     plays = {name: played(network, name, x, aim) for name in games}
     twin = copy.deepcopy(network.model)

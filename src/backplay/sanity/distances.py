@@ -8,31 +8,55 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from backplay.errors import InputError
+from backplay.entry import entry
+from backplay.errors import InputError, InputTypeError
 from backplay.network import Model, Network, read_model
-from backplay.sanity.walks import Compared, aim_of, captured, check_names, meet, network_of, played
+from backplay.pictured import Pictured
+from backplay.sanity.walks import (
+    Compared,
+    Names,
+    aim_of,
+    captured,
+    check_batch,
+    meet,
+    network_of,
+    played,
+    read_names,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkDistances:
+class NetworkDistances(Pictured):
     """All pairs of some networks of one architecture on some inputs."""
 
     names: tuple[str, ...]
     distance: Mapping[str, Tensor]  # game -> (n, n, B) H
     permuted: Mapping[str, Tensor]  # game -> (n, n, B) H_perm, where it was asked for
 
+    def plot(self, **options: Any) -> Figure:
+        """Means over the inputs as matrices, a panel for each game; there are no options."""
+        from backplay.view.networks import networks
+        from backplay.view.plot import check_options
 
+        check_options(self, options, ())
+        return networks(self.names, self.distance, self.permuted)
+
+
+@entry
 def network_distances(
     networks: Mapping[str, Model],
     x: Tensor,
     target: Any = None,
     *,
-    games: Sequence[str] = ("sg", "rg"),
+    games: Names = ("sg", "rg"),
     permuted: bool = False,
 ) -> NetworkDistances:
     """Compare networks of one architecture on the same inputs; without a target, on the class that the first one finds.
@@ -42,7 +66,12 @@ def network_distances(
 
     With `permuted` also up to a renaming of hidden channels: what is left then does not depend on their order.
     """
-    check_names(games, ())
+    games, _ = read_names(games, ())
+    if not isinstance(networks, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputTypeError(
+            f'network_distances takes networks by names, {{"a": model, "b": other}}; got {type(networks).__name__}.'
+        )
+    check_batch(x, "network_distances")
     if len(networks) < 2:
         raise InputError(f"network_distances compares two networks or more; got {len(networks)}.")
     first = network_of(next(iter(networks.values())), x, "network_distances")

@@ -20,11 +20,12 @@ from backplay.sanity.config import Trial
 from backplay.sanity.results import Results
 from backplay.sanity.tables import TITLES, matrix_of
 from backplay.view.canvas import Picture, fitted, picture, quiet
-from backplay.view.colours import GREY, MINUS, PLUS
+from backplay.view.colours import MINUS, PLUS
+from backplay.view.networks import SIZE, draw_matrix, matrix_panels
 
 COLOURS = {"sg": MINUS, "rg": PLUS}
 STYLES = {"distance": "-", "surviving": ":", "permuted": "-.", "floor": "--", "ordinary": "-", "bound": "--"}
-PANEL, HEIGHT, SIZE = 2.6, 2.1, 7.0  # inches a panel, points of letters
+PANEL, HEIGHT = 2.6, 2.1  # inches a panel
 _LABELS = 12  # layers that are named
 _CLOSE = 0.035  # of the axis: names of lines nearer than this would lie on each other
 _PALETTE = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666")
@@ -239,32 +240,17 @@ def distances_figure(results: Results, trial: Trial) -> Figure:
     """Matrices of distances: a panel for each game, and below it the same up to the order of channels."""
     names = [network.name for network in results.config.networks]
     readouts = [name for name in ("distance", "permuted") if results.measured(trial, name)]
-    side = max(1.6, 0.42 * len(names))
-    figure = Picture(figsize=((side + 1.3) * len(trial.games), (side + 1.2) * len(readouts)), layout="constrained")
-    axes: Any = figure.subplots(len(readouts), len(trial.games), squeeze=False)
+    figure, axes = matrix_panels(len(names), len(readouts), len(trial.games))
     for row, readout in enumerate(readouts):
         for column, game in enumerate(trial.games):
             entries = matrix_of(results, trial, f"{game}.{readout}")
             values = [[0.0 if a == b else _entry(entries, a, b) for b in names] for a in names]
-            _matrix(axes[row][column], np.array(values), names, _title(game, readout))
+            draw_matrix(axes[row][column], np.array(values), names, _title(game, readout))
     return figure
 
 
 def _entry(entries: Any, a: str, b: str) -> float:
     return entries[a, b].value if (a, b) in entries else math.nan
-
-
-def _matrix(axes: Axes, values: Any, names: Sequence[str], title: str) -> None:
-    shown = [fitted(name, 1.0, SIZE * 0.9, 1)[0] for name in names]
-    axes.imshow(values, cmap="Purples", vmin=0, vmax=1)
-    axes.set_title(title, fontsize=SIZE)
-    axes.set_xticks(range(len(names)), shown, rotation=90)
-    axes.set_yticks(range(len(names)), shown)
-    quiet(axes, SIZE * 0.9)
-    for (i, j), value in np.ndenumerate(values):
-        colour = GREY if math.isnan(value) else "white" if value > 0.6 else "black"
-        text = "–" if math.isnan(value) else f"{value:.2f}"
-        axes.text(j, i, text, ha="center", va="center", fontsize=SIZE * 0.8, color=colour)
 
 
 def save(

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from backplay.entry import entry
-from backplay.errors import InputError, KeywordError, suggestion
+from backplay.errors import CaptureError, InputError, KeywordError, suggestion
+from backplay.keywords import SEED
+from backplay.methods.registry import at_hand
 from backplay.network import Model, Network, capture, read_model
 
 Which = Literal["all", "weights"]
@@ -30,24 +32,23 @@ class Stage:
     name: str  # path of the module that owns the parameters; of the model's own, the parameter's name
     parameters: tuple[str, ...]  # their names in the model
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @entry
 def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Stage, ...]:
     """The layers of a model from its output to its input, each parameter in exactly one of them.
 
-    A captured network knows its order; a module is captured on `example`. Parameters of one module that are read one
+    A captured network knows its order. A module is captured on `example`; without one its last capture serves, or one
+    on an input that is guessed. Parameters of one module that are read one
     after the other form a layer. With `which="weights"` only the weights of convolutions and linear layers count, and
     norms, biases and embeddings are left as they are (tab:double-random-hellinger).
     """
-    if which not in ("all", "weights"):
-        raise KeywordError(f"which={which!r} is out of range: it must be 'all' or 'weights'.")
+    check_which(which)
     found = read_model(model, "layers")
     if not isinstance(found, Network):
-        if example is None:
-            raise InputError(
-                "layers have the order of the graph: give example=…, an input of the model, or a captured network."
-            )
-        found = capture(found, example)
+        found = _at_hand(found) if example is None else capture(found, example)
     groups: list[tuple[str, list[str]]] = []
     for name in _each_once(found):
         if which == "weights" and not _is_weight(found.model, name):
@@ -58,6 +59,22 @@ def layers(model: Model, example: Any = None, which: Which = "all") -> tuple[Sta
         else:
             groups.append((owner, [name]))
     return tuple(Stage(name=owner, parameters=tuple(names)) for owner, names in groups)
+
+
+def check_which(which: object) -> None:
+    """Refuse a choice of parameters that there is not."""
+    if which not in ("all", "weights"):
+        raise KeywordError(f"which={which!r} is out of range: it must be 'all' or 'weights'.")
+
+
+def _at_hand(model: nn.Module) -> Network:
+    """A capture for the order of the layers: the last one of the model, else one on a guessed input."""
+    try:
+        return at_hand(model)
+    except (InputError, CaptureError) as error:
+        raise InputError(
+            "layers have the order of the graph: give example=…, an input of the model, or a captured network."
+        ) from error
 
 
 def _each_once(network: Network) -> list[str]:
@@ -80,14 +97,18 @@ def randomise(
 
     Weights are drawn by Kaiming's normal rule, biases become 0, scales of norms 1. What a layer draws depends on `seed`
     and on its name alone, so that a cascade that goes further leaves it as it is. The given model is not touched. The
-    whole model needs no order; with `upto` a module wants `example`, an input on which its graph is read.
+    whole model needs no order; with `upto` the graph of a module is read on `example`, if its input cannot be guessed.
     """
+    seed = SEED.check("seed", seed)
+    check_which(which)
+    if upto is not None and not isinstance(upto, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise KeywordError(f"upto={upto!r} is out of range: it must be the name of a layer (str), such as '{upto}'.")
     found = read_model(model, "randomise")
     module = found.model if isinstance(found, Network) else found
-    if upto is None and which == "all" and not isinstance(found, Network):
+    if upto is None and not isinstance(found, Network):
+        names = [name for name, _ in module.named_parameters() if which == "all" or _is_weight(module, name)]
         twin = copy.deepcopy(module)
-        for name, _ in module.named_parameters():
-            draw(twin, [name], seed)
+        draw(twin, names, seed)
         return twin
     return forgetful(module, _up_to(layers(found, example, which), upto), seed)
 

@@ -8,14 +8,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from backplay.errors import CaptureError, KeywordError, suggestion
+from backplay.errors import CaptureError, InputTypeError, KeywordError, suggestion
 from backplay.games import Play, RoutingGame, StoppingGame
 from backplay.games.game import Game
 from backplay.games.neurons import names_neurons, one_a_sample
@@ -87,13 +87,36 @@ READOUTS: dict[str, Callable[[Hellinger], Tensor]] = {
 }
 
 
-def check_names(games: Sequence[str], further: Sequence[str]) -> None:
-    """Refuse games and readouts that there are not."""
-    for keyword, given, known in (("games", games, list(GAMES)), ("further", further, _FURTHER)):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            hint = suggestion(unknown[0], known)
-            raise KeywordError(f"{keyword} has {unknown[0]!r}{hint}: there are {', '.join(known)}.")
+Names = str | Sequence[str]  # one name, or several
+
+
+def read_names(games: Names, further: Names) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The games and what else is asked of them, by their names; those that there are not are refused."""
+    return _read_names("games", games, list(GAMES)), _read_names("further", further, _FURTHER)
+
+
+def _read_names(keyword: str, given: Any, known: Sequence[str]) -> tuple[str, ...]:
+    found: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(listed(keyword, given, "names"))
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        hint = suggestion(unknown[0], known)
+        raise KeywordError(f"{keyword} has {unknown[0]!r}{hint}: there are {', '.join(known)}.")
+    return found
+
+
+def listed(keyword: str, given: Any, what: str) -> list[Any]:
+    """What a caller gives as several things; a single one is refused."""
+    values: Any = given.tolist() if isinstance(given, Tensor) else given
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+        raise KeywordError(f"{keyword}={given!r} is out of range: it must be a list of {what}.")
+    return list(values)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def check_batch(x: object, caller: str) -> None:
+    """Inputs that are counted and taken apart: one tensor, its first dimension the samples."""
+    if not isinstance(x, Tensor) or x.ndim < 2 or not len(x):
+        told = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InputTypeError(f"{caller} takes inputs as one tensor (B, …) of one sample or more; got {told}.")
 
 
 _FURTHER = [name for name in READOUTS if name not in USUAL]

@@ -45,10 +45,16 @@ def check_square(distance: Tensor, purpose: str) -> Tensor:
     return (distance.double() + distance.double().T) / 2
 
 
-def neighbours(distance: Tensor, item: int, k: int) -> tuple[Tensor, Tensor]:
-    """(k,) the items nearest to one of them, itself left out, and (k,) their distances, in increasing order."""
+def neighbours(distance: Tensor, item: int, k: int | None = None) -> tuple[Tensor, Tensor]:
+    """(k,) the items nearest to one of them, itself left out, and (k,) their distances, in increasing order.
+
+    Without `k` the nearest five, or all others where there are fewer.
+    """
     square = check_square(distance, "neighbours")
     n = len(square)
+    if n < 2:
+        raise InputError("neighbours need two items or more; there is one: give hellinger_matrix more plays.")
+    k = min(5, n - 1) if k is None else k
     if not -n <= item < n:
         raise KeywordError(f"item={item!r} is out of range: there are {n} items, 0 to {n - 1}.")
     if not 1 <= k < n:

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 
 def check_play(play: object, asked: str) -> None:
-    """A solved game, known by its passes; `asked` says what takes it."""
-    if not callable(getattr(play, "passed", None)):
+    """A solved game, known by its passes, and whole, known by its game; `asked` says what takes it."""
+    passes = callable(getattr(play, "passed", None))
+    if passes and not hasattr(play, "game"):
+        raise InputTypeError(
+            f"{asked}, got a {type(play).__name__}, a part of one: whole plays are taken; give its .play."
+        )
+    if not passes:
         raise InputTypeError(f"{asked}, got {type(play).__name__}; solve one with game.play(x).")
 
 

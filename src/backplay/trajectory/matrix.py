@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entries, entry
-from backplay.errors import InputError
+from backplay.errors import InputError, InputTypeError
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Node
 from backplay.pictured import Pictured
@@ -42,8 +42,11 @@ class HellingerMatrix(Pictured):
 
     # what follows takes the distances of all walks or, if `surviving`, of those that arrive
 
-    def neighbours(self, item: int, k: int = 5, *, surviving: bool = False) -> tuple[Tensor, Tensor]:
-        """(k,) the items whose calculation is nearest to that of one of them, and (k,) their distances."""
+    def neighbours(self, item: int, k: int | None = None, *, surviving: bool = False) -> tuple[Tensor, Tensor]:
+        """(k,) the items whose calculation is nearest to that of one of them, and (k,) their distances.
+
+        Without `k` the nearest five, or all others where there are fewer.
+        """
         return clusters.neighbours(self._between(surviving), item, k)
 
     def medoids(self, k: int, *, surviving: bool = False) -> Medoids:
@@ -63,7 +66,7 @@ class HellingerMatrix(Pictured):
 
 
 @entry
-def hellinger_matrix(plays_a: Sequence[Play], plays_b: Sequence[Play] | None = None) -> HellingerMatrix:
+def hellinger_matrix(plays_a: Iterable[Play], plays_b: Iterable[Play] | None = None) -> HellingerMatrix:
     """Compare every play of one list with every play of another, or of one list with each other.
 
     >>> bp.hellinger_matrix([game.play(x) for x in images], [game.play(y) for y in others]).distance
@@ -73,23 +76,34 @@ def hellinger_matrix(plays_a: Sequence[Play], plays_b: Sequence[Play] | None = N
     of one node are held at a time. Plays keep those that they have; `play.release()` drops them beforehand. Of one
     list each pair is walked once.
     """
-    columns = plays_a if plays_b is None else plays_b
-    if not plays_a or not columns:
-        raise InputError("hellinger_matrix needs at least one play on each side.")
-    for play in (*plays_a, *columns):
-        check_play(play, "hellinger_matrix takes two lists of plays")
-    for play in (*plays_a, *columns):
-        check_comparable(plays_a[0], play)
-    shape = len(plays_a), len(columns)
+    rows = _listed(plays_a)
+    columns = rows if plays_b is None else _listed(plays_b)
+    for play in (*rows, *columns):
+        check_comparable(rows[0], play)
+    shape = len(rows), len(columns)
     cells = [(i, j) for i in range(shape[0]) for j in range(shape[1]) if plays_b is not None or i <= j]
     with torch.inference_mode(False), torch.no_grad():
-        found = dict(zip(cells, _sweep([(plays_a[i], columns[j]) for i, j in cells]), strict=True))
+        found = dict(zip(cells, _sweep([(rows[i], columns[j]) for i, j in cells]), strict=True))
     every = [found[i, j] if (i, j) in found else found[j, i] for i in range(shape[0]) for j in range(shape[1])]
     tensors = {
         name: torch.stack([getattr(c, name) for c in every]).view(*shape, -1)
         for name in ("distance", "bc", "surviving", "cemetery_overlap")
     }
     return HellingerMatrix(**{k: t[..., 0] if t.shape[-1] == 1 else t for k, t in tensors.items()})
+
+
+def _listed(plays: Iterable[Play]) -> list[Play]:
+    """One side of the matrix, checked."""
+    if isinstance(plays, (Tensor, str)) or not isinstance(plays, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputTypeError(
+            f"hellinger_matrix takes lists of plays, got {type(plays).__name__}; give [game.play(x) for x in images]."
+        )
+    found = list(plays)
+    if not found:
+        raise InputError("hellinger_matrix needs at least one play on each side.")
+    for play in found:
+        check_play(play, "hellinger_matrix takes two lists of plays")
+    return found
 
 
 def _sweep(wanted: Sequence[tuple[Play, Play]]) -> list[Comparison]:

@@ -45,6 +45,8 @@ def clusters(
         raise InputTypeError(f"clusters takes what bp.hellinger_matrix(plays) returns; got {type(matrix).__name__}.")
     if isinstance(groups, bool) or not isinstance(groups, int) or not 1 <= groups <= len(COLOURS):
         raise KeywordError(f"groups={groups!r} is out of range: it must be a whole number from 1 to {len(COLOURS)}.")
+    if len(matrix.distance) < 2:
+        raise InputError("one play alone has no neighbours to be drawn with; give hellinger_matrix two plays or more.")
     found, joins = matrix.embedding(2, surviving=surviving), matrix.dendrogram(surviving=surviving)
     count = len(found.points)
     shown = None if images is None else shown_images(images, looks_of(model, mean, std))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from backplay.circuits.circuit import Circuit
 from backplay.circuits.concepts import Concepts
-from backplay.errors import InputTypeError
+from backplay.errors import InputTypeError, KeywordError, suggestion
 from backplay.games.play import Play
 from backplay.games.robustness import Robustness
 from backplay.games.subplay import SubPlay
@@ -29,31 +31,34 @@ from backplay.view.robustness import robustness
 from backplay.view.sweep import sweep
 from backplay.view.walks import walks
 
+_PICTURES: dict[type, Callable[..., Figure]] = {
+    Play: summary,
+    SubPlay: part,
+    Circuit: circuit,
+    Concepts: concepts,
+    Trajectories: walks,
+    Hellinger: distance,
+    HellingerMatrix: clusters,
+    Certificate: certificate,
+    Sweep: sweep,
+    Moments: moments,
+    Robustness: robustness,
+}
+
 
 def plot(drawn: Any, **options: Any) -> Figure:
     """The picture of an object that the package makes: a play or a part of one, walks, a distance, a circuit, …"""
-    match drawn:
-        case Play():
-            return summary(drawn, **options)
-        case SubPlay():
-            return part(drawn, **options)
-        case Circuit():
-            return circuit(drawn, **options)
-        case Concepts():
-            return concepts(drawn, **options)
-        case Trajectories():
-            return walks(drawn, **options)
-        case Hellinger():
-            return distance(drawn, **options)
-        case HellingerMatrix():
-            return clusters(drawn, **options)
-        case Certificate():
-            return certificate(drawn, **options)
-        case Sweep():
-            return sweep(drawn, **options)
-        case Moments():
-            return moments(drawn, **options)
-        case Robustness():
-            return robustness(drawn, **options)
-        case _:
-            raise InputTypeError(f"plot has no picture of a {type(drawn).__name__}; bp.view.heatmap draws tensors.")
+    draw = next((draw for kind, draw in _PICTURES.items() if isinstance(drawn, kind)), None)
+    if draw is None:
+        raise InputTypeError(f"plot has no picture of a {type(drawn).__name__}; bp.view.heatmap draws tensors.")
+    check_options(drawn, options, list(inspect.signature(draw).parameters)[1:])  # the first one is what is drawn
+    return draw(drawn, **options)
+
+
+def check_options(drawn: Any, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse options that the picture of an object does not have."""
+    for name in options:
+        if name not in known:
+            told = f"it takes {', '.join(known)}" if known else "it takes none"
+            hint = suggestion(name, known)
+            raise KeywordError(f"unknown option {name!r}{hint} of the picture of a {type(drawn).__name__}: {told}.")
