@@ -101,14 +101,14 @@ class Layer:
         return "the name of a module or node, or None"
 
 
-def from_json(name: str, value: Any, range: str) -> Any:
+def from_json(name: str, value: Any, accepted: str) -> Any:
     """What a text holds as JSON, a `KeywordError` if it is none; anything else as it is."""
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
     except ValueError as error:
-        raise KeywordError(f"{name}={value!r} is no JSON ({error}); it must be {range}.") from None
+        raise KeywordError(f"{name}={value!r} is no JSON ({error}); it must be {accepted}.") from None
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,15 @@ def test_inspect_refuses_layers(capsys, networks, layers, words):
     fails(capsys, *arguments, words=(words,), code=1)
 
 
+def test_inspect_a_text_model(capsys):
+    """The graph from the embeddings of a text of eight tokens to its classes."""
+    code, out, _ = run(capsys, "inspect", "--model", "zoo:text", "--json")
+    report = json.loads(out)
+    width = models.load_text("zoo:text").model.get_input_embeddings().embedding_dim
+    assert code == 0 and report["classes"] == 2 and report["unsupported"] == []
+    assert report["nodes"][0]["shape"] == [None, 8, width] and report["nodes"][-1]["shape"] == [None, 2]
+
+
 def test_inspect_needs_no_weights(capsys):
     code, out, _ = run(capsys, "inspect", "--model", "torchvision:squeezenet1_1", "--json")
     assert code == 0 and json.loads(out)["nodes"][-1]["shape"] == [None, 1000]
@@ -190,7 +199,7 @@ def test_zoo_train(capsys, tmp_path, monkeypatch):
         (["explain", "--method"], "--method"),
         (["inspect", "--model", "zoo:"], "zoo:vgg"),
         (["inspect", "--model", "hf:"], "hf:PATH"),
-        (["inspect", "--model", "zoo:text"], "reads text"),
+        (["methods", "--model", "zoo:text"], "reads text"),
         (["--jsn", "models"], "did you mean --json"),
         (["demo", "--seed", "one"], "--seed"),
         (["demo", "--seed", "-1"], "--seed"),
