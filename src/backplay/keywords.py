@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
@@ -102,6 +101,16 @@ class Layer:
         return "the name of a module or node, or None"
 
 
+def from_json(name: str, value: Any, accepted: str) -> Any:
+    """What a text holds as JSON, a `KeywordError` if it is none; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise KeywordError(f"{name}={value!r} is no JSON ({error}); it must be {accepted}.") from None
+
+
 @dataclass(frozen=True)
 class ByLayer:
     """Keywords by layer: for patterns of module paths, a mapping each of the keywords that hold there.
@@ -116,9 +125,7 @@ class ByLayer:
 
     def check(self, name: str, value: Any) -> Any:
         """The value as a plain dict of dicts; a `KeywordError` unless it is accepted."""
-        if isinstance(value, str):
-            with suppress(ValueError):
-                value = json.loads(value)
+        value = from_json(name, value, self.range)
         if value is None:
             return None
         if not isinstance(value, Mapping):
@@ -172,7 +179,10 @@ class Bound(Number):
 
 @dataclass(frozen=True)
 class ByPattern:
-    """Objects by patterns of module paths; `read` checks one of them, and `words` says what they are."""
+    """Objects by patterns of module paths; `read` checks one of them, and `words` says what they are.
+
+    Command lines give it as JSON.
+    """
 
     read: Callable[[str, Any], Any]
     words: str
@@ -181,6 +191,7 @@ class ByPattern:
 
     def check(self, name: str, value: Any) -> Any:
         """The value as a plain dict; a `KeywordError` unless it is accepted."""
+        value = from_json(name, value, self.range)
         if value is None:
             return None
         if not isinstance(value, Mapping) or not all(isinstance(pattern, str) for pattern in value):  # pyright: ignore[reportUnknownVariableType]

@@ -1,5 +1,7 @@
 """Whole runs on the zoo: all engines, kills, failures."""
 
+import csv
+import io
 import json
 import os
 import random
@@ -304,3 +306,24 @@ def test_a_run_that_another_process_holds(fragile, tmp_path, capsys):
     with Lock(tmp_path / "run"):
         assert main(["bench", "run", str(fragile), "--out", str(tmp_path / "run"), "--resume"]) == 1
     assert f"held by process {os.getpid()}" in capsys.readouterr().err
+
+
+def test_what_is_refused_leaves_no_folder(config, tmp_path):
+    for wrong in ({"workers": 0}, {"engine": "inline", "workers": 3}, {"address": "here:1"}):
+        with pytest.raises(bp.BackplayError):
+            bench.run(bench.load(config), tmp_path / "run", **wrong)
+    (tmp_path / "wrong.yaml").write_text(CONFIG.replace("zoo:vgg", "zoo:vgh"))
+    with pytest.raises(bp.BackplayError, match="did you mean vgg"):
+        bench.run(bench.load(tmp_path / "wrong.yaml"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_tables_as_records(inline, capsys):
+    """`--json`: what csv has, as numbers."""
+    out, _ = inline
+    assert main(["bench", "table", str(out), "--no-time", "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    rows = list(csv.DictReader(io.StringIO(text(out))))
+    assert len(records) == len(rows) > 20 and [list(r) for r in records] == [list(row) for row in rows]
+    assert [str(r["mean"]) for r in records] == [row["mean"] for row in rows]
+    assert {type(r["best"]) for r in records} == {bool}

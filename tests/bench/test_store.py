@@ -267,3 +267,18 @@ def _resident():
 def test_a_folder_without_a_run(tmp_path):
     with pytest.raises(bp.BackplayError, match="holds no run"):
         read(tmp_path)
+
+
+def test_a_folder_without_rows_is_anybodys(tmp_path):
+    """A run that ended before its first row does not keep the next one out; a config written by hand stays."""
+    written(tmp_path / "run", [])
+    written(tmp_path / "run", [], config="a: 2\n")
+    assert (tmp_path / "run" / "config.yaml").read_text() == "a: 2\n"
+    written(tmp_path / "run", [0], config="a: 3\n")
+    with pytest.raises(StoreError, match="holds a run already"):
+        written(tmp_path / "run", [], config="a: 3\n")
+    (tmp_path / "config.yaml").write_text("# mine\na: 1\n")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="holds a run already"):
+            written(tmp_path, [0])
+    assert (tmp_path / "config.yaml").read_text() == "# mine\na: 1\n"

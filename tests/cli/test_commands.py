@@ -61,7 +61,7 @@ def test_inspect_shows_the_modes_of_each_node(capsys, networks):
 @pytest.mark.parametrize(
     "layers, words",
     [
-        ("{", "layers='{' is out of range: it must be a mapping"),
+        ("{", "layers='{' is no JSON (Expecting property name enclosed in double quotes: line 1 column 2"),
         ("[1]", "must be a mapping"),
         ('{"9": {"tau": 0.5}}', "'9' matches no node"),
         ('{"0": {"output": "one"}}', "no meaning by layer"),
@@ -70,6 +70,15 @@ def test_inspect_shows_the_modes_of_each_node(capsys, networks):
 def test_inspect_refuses_layers(capsys, networks, layers, words):
     arguments = ("inspect", "--model", f"{networks}:small", "--layers", layers)
     fails(capsys, *arguments, words=(words,), code=1)
+
+
+def test_inspect_a_text_model(capsys):
+    """The graph from the embeddings of a text of eight tokens to its classes."""
+    code, out, _ = run(capsys, "inspect", "--model", "zoo:text", "--json")
+    report = json.loads(out)
+    width = models.load_text("zoo:text").model.get_input_embeddings().embedding_dim
+    assert code == 0 and report["classes"] == 2 and report["unsupported"] == []
+    assert report["nodes"][0]["shape"] == [None, 8, width] and report["nodes"][-1]["shape"] == [None, 2]
 
 
 def test_inspect_needs_no_weights(capsys):
@@ -190,7 +199,7 @@ def test_zoo_train(capsys, tmp_path, monkeypatch):
         (["explain", "--method"], "--method"),
         (["inspect", "--model", "zoo:"], "zoo:vgg"),
         (["inspect", "--model", "hf:"], "hf:PATH"),
-        (["inspect", "--model", "zoo:text"], "reads text"),
+        (["methods", "--model", "zoo:text"], "reads text"),
         (["--jsn", "models"], "did you mean --json"),
         (["demo", "--seed", "one"], "--seed"),
         (["demo", "--seed", "-1"], "--seed"),
@@ -219,8 +228,11 @@ def test_errors_as_json(capsys, arguments):
 def test_help(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
-    code, out, _ = run(capsys)
-    assert code != 0 or "Usage" in out, "without a command, the help"
+    for group in ([], ["bench"], ["sanity"], ["zoo"]):  # without a command, the help in its own lines
+        code, out, err = run(capsys, *group)
+        assert code == 2 and out == "" and err == run(capsys, *group, "--help")[1]
+        code, out, err = run(capsys, *group, "--json")
+        assert code == 2 and "Missing command" in json.loads(out)["error"]["message"] and err.count("\n") == 1
     for name in COMMANDS:
         code, out, err = run(capsys, name, "--help")
         assert code == 0 and "Usage: backplay" in out and err == "", name
@@ -228,6 +240,9 @@ def test_help(capsys):
 
 def test_version(capsys):
     assert run(capsys, "--version") == (0, f"backplay {bp.__version__}\n", "")
+    for given in (["--version", "--json"], ["--json", "--version"]):
+        code, out, _ = run(capsys, *given)
+        assert code == 0 and json.loads(out) == {"version": bp.__version__}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

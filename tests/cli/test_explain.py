@@ -256,7 +256,57 @@ def test_resuming(capsys, networks, folder, tmp_path, monkeypatch):
     os.unlink(out / "a-rg-tau=0.5.png")
     assert run(capsys, "explain", folder, *given, "-o", out)[0] == 0
     assert sorted(asked) == ["a.png", "b.jpg"] and (out / "a-rg-tau=0.5.png").exists()
-    assert not (out / "b-rg-tau=0.5-2.png").exists(), "its own file is made anew"
+    assert not (out / "a-rg-tau=0.5-3.png").exists(), "its own file is made anew"
+    assert (out / "b-rg-tau=0.5-2.png").exists(), "another picture under the same path takes another name"
+
+
+def test_a_changed_photograph_takes_a_new_name(capsys, networks, image, tmp_path):
+    """What was found of the picture before stays, and is found again when that picture is back."""
+    out, given = tmp_path / "maps", ["explain", image, "--model", f"{networks}:small", "-o", tmp_path / "maps"]
+    first = image.read_bytes()
+    assert run(capsys, *given)[0] == 0
+    before = files(out)
+    entry = json.loads((out / "run.json").read_text())["items"][str(image)]
+    Image.new("RGB", (40, 40), "red").save(image)
+    for expected in ("photo-rg-2.png", "done before"):
+        code, printed, _ = run(capsys, *given)
+        assert code == 0 and expected in printed
+    after = files(out)
+    assert {k: after[k] for k in before if k != "run.json"} == {k: v for k, v in before.items() if k != "run.json"}
+    assert sorted(after) == ["photo-rg-2.npz", "photo-rg-2.png", "photo-rg.npz", "photo-rg.png", "run.json"]
+    assert json.loads(after["run.json"])["items"][str(image)]["earlier"] == [entry]
+    image.write_bytes(first)
+    code, printed, _ = run(capsys, *given)
+    assert code == 0 and printed.endswith(f"done before, {out / 'photo-rg.png'}\n")
+
+
+def test_nothing_to_explain_is_told_from_too_much(capsys, networks, image, tmp_path):
+    given = ["--model", f"{networks}:small", "-o", tmp_path / "maps"]
+    fails(capsys, "explain", *given, words=("nothing to explain", "--text"), code=1)
+    fails(capsys, "explain", image, "--text", "a", *given, words=("not both",), code=1)
+
+
+def test_rules_as_json(capsys, networks, image, tmp_path):
+    """Rules by layer from the command line are those of the library."""
+    rules = '{"*": "ZPlus", "0": {"Gamma": {"gamma": 0.5}}}'
+    given = ["explain", image, "--model", f"{networks}:small", "--method", "lrp", "-o", tmp_path / "maps"]
+    code, out, _ = run(capsys, *given, "--rules", rules, "--json")
+    report = json.loads(out)
+    assert code == 0 and report["columns"][0]["params"]["rules"] == json.loads(rules)
+    loaded = models.load(f"{networks}:small")
+    found = report["photographs"][0]
+    own = {"*": bp.lrp.ZPlus(), "0": bp.lrp.Gamma(gamma=0.5)}
+    x = loaded.photograph(image)[None]
+    heat = bp.explain(loaded.model, x, target=found["target"], method="lrp", rules=own)
+    assert np.allclose(next(iter(np.load(found["numbers"]).values())), heat[0].numpy(), atol=1e-6)
+    for wrong, words in {
+        "{": "no JSON",
+        '{"*": "ZPlu"}': "did you mean ZPlus",
+        '{"*": {"Gamma": {"gama": 1}}}': "gamma",
+        '{"*": {"Gamma": {"gamma": -1}}}': "Gamma: gamma=-1",
+        '{"*": {}}': "is no rule",
+    }.items():
+        fails(capsys, *given, "--rules", wrong, words=(words,), code=1)
 
 
 def test_no_run_writes_over_anothers_files(capsys, networks, image, tmp_path):
@@ -324,18 +374,18 @@ def test_a_run_that_is_killed_goes_on(networks, folder, tmp_path):
 
     out, item = tmp_path / "maps", Item("key", "cat")
     first = RunFolder.open(out, {"a": 1}, (".png",))
-    first.claim([item], "rg")
+    first.claim({item: "d"}, "rg")
     (out / "cat-rg.png").write_bytes(b"half a run")  # written, not yet in the record
     second = RunFolder.open(out, {"a": 1}, (".png",))
     assert not second.is_done(item, "d")
-    second.claim([item], "rg")
+    second.claim({item: "d"}, "rg")
     assert [f.name for f in second.files(item)] == ["cat-rg.png"]
     second.done(item, "d", {"x": float("nan")})
     second.write()
     third = RunFolder.open(out, {"a": 1}, (".png",))
     assert third.is_done(item, "d") and not third.is_done(item, "e") and third.report(item) == {"x": None}
     other = RunFolder.open(out, {"a": 2}, (".png",))
-    other.claim([item], "rg")
+    other.claim({item: "d"}, "rg")
     assert [f.name for f in other.files(item)] == ["cat-rg-2.png"] and other.record.name == "run-2.json"
 
 

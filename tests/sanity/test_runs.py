@@ -1,5 +1,7 @@
 """Runs of experiments: rows are what the library gives, whatever engine works them off; tables and figures of them."""
 
+import csv
+import io
 import json
 import math
 from pathlib import Path
@@ -168,12 +170,50 @@ def test_commands(done, home, tmp_path, capsys):
     folder = str(done[0])
     assert main(["sanity", "run", str(home / "small.yaml"), "--out", folder, "--resume"]) == 0
     assert "0 samples computed" in capsys.readouterr().out
+    assert (done[0] / "tables" / "tables.md").read_text() == tables.write(tables.build(folder), "md")
+    assert (done[0] / "tables" / "tables.csv").read_text() == tables.write(tables.build(folder), "csv")
+    drawn = sorted(path.name for path in (done[0] / "figures").iterdir())
+    assert drawn == sorted(f"{name}.{form}" for name in figures.draw(folder) for form in ("png", "svg"))
+    assert main(["sanity", "--json", "table", folder]) == 0
+    records = json.loads(capsys.readouterr().out)
+    rows = list(csv.DictReader(io.StringIO(tables.write(tables.build(folder), "csv"))))
+    assert len(records) == len(rows) > 50
+    assert all(
+        {k: "" if v is None else str(v) for k, v in r.items()} == row for r, row in zip(records, rows, strict=True)
+    )
+    (done[0] / "figures" / "cascade.svg").unlink()
+    assert main(["sanity", "figure", folder, "--format", "svg"]) == 0 and capsys.readouterr()
+    assert (done[0] / "figures" / "cascade.svg").exists()
+    assert main(["bench", "table", folder]) == 1
+    assert "it is a config of backplay sanity, not of backplay bench" in capsys.readouterr().err
     assert main(["sanity", "table", folder, "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("table,row,column")
     assert main(["sanity", "figure", folder, "--out", str(tmp_path), "--format", "svg"]) == 0
     assert (tmp_path / "input-noise.svg").exists()
     assert main(["sanity", "table", str(tmp_path)]) == 1
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_what_is_refused_leaves_no_folder(home, tmp_path):
+    checked = config.load(home / "small.yaml")
+    for wrong in ({"workers": 0}, {"engine": "inline", "workers": 3}):
+        with pytest.raises(bp.BackplayError, match="workers"):
+            runs.run(checked, tmp_path / "run", **wrong)
+    (tmp_path / "wrong.yaml").write_text("models: [zoo:vgh]\ndata: {kind: zoo}\nexperiments: [{kind: double-random}]\n")
+    with pytest.raises(bp.BackplayError, match="did you mean vgg"):
+        runs.run(config.load(tmp_path / "wrong.yaml"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_own_keys_are_named(tmp_path):
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(bp.BackplayError, match="models, data and experiments"):
+        config.load(tmp_path / "empty.yaml")
+    with pytest.raises(bp.BackplayError, match=r"configs/sanity/zoo-quick\.yaml"):
+        config.load(tmp_path / "none.yaml")
+    (tmp_path / "bench.yaml").write_text("models: [zoo:vgg]\ndata: {kind: zoo}\ntables: [{kind: main, methods: all}]\n")
+    with pytest.raises(bp.BackplayError, match="a config of backplay bench, not of backplay sanity"):
+        config.load(tmp_path / "bench.yaml")
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ bench.read("out/quick").to_pandas()
 
 from backplay.bench.config import Config, load
 from backplay.bench.engines import ENGINES
-from backplay.bench.formats import FORMATS, write
+from backplay.bench.formats import FORMATS, records, write
 from backplay.bench.runs import Summary, run
 from backplay.bench.store import read
 from backplay.bench.tables import build
 
-__all__ = ["ENGINES", "FORMATS", "Config", "Summary", "build", "load", "read", "run", "write"]
+__all__ = ["ENGINES", "FORMATS", "Config", "Summary", "build", "load", "read", "records", "run", "write"]

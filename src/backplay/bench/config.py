@@ -14,6 +14,7 @@ from backplay.bench import metrics
 from backplay.bench.data import SPLITS
 from backplay.bench.reading import Item
 from backplay.bench.sources import (
+    KEYS,
     Contender,
     Params,
     check_params,
@@ -86,7 +87,6 @@ class Config:
         return any(table.split == split for table in self.tables)
 
 
-_REQUIRED = ("models", "data", "tables")
 _OPTIONAL = (
     *("name", "paper", "seed", "threads", "retries", "draws", "metrics", "validation_metrics", "limits", "winners"),
 )
@@ -99,7 +99,7 @@ def load(path: str | Path, zoo: bool = False, limits: Mapping[str, int] | None =
     """
     path = Path(path)
     top = opened(path)
-    keys = top.mapping(_REQUIRED, _OPTIONAL)
+    keys = top.mapping(KEYS["bench"], _OPTIONAL)
     wanted = _metrics(keys["metrics"]) if "metrics" in keys else metrics.names(metrics.GROUPS)
     selected = _metrics(keys["validation_metrics"]) if "validation_metrics" in keys else metrics.LOCALISATION
     lacking = [name for name in metrics.LOCALISATION if name not in selected]

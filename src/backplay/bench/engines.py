@@ -185,14 +185,23 @@ def _ray() -> Any:
     return ray
 
 
-def start(order: Order, engine: str, workers: int | None = None, address: str | None = None) -> Engine:
-    """An engine by name."""
+def check(engine: str, workers: int | None = None, address: str | None = None) -> None:
+    """Refuse an engine that could not be started: asked before a run makes its folder."""
     if engine not in ENGINES:
         raise KeywordError(f"no engine named {engine!r}{suggestion(engine, ENGINES)}: there are {', '.join(ENGINES)}.")
     if workers is not None and workers < 1:
         raise KeywordError(f"workers must be 1 or more, got {workers}.")
+    if workers is not None and workers > 1 and engine == "inline":
+        raise KeywordError(f"workers={workers} is idle with the engine inline, which is one process; take processes.")
     if address is not None and engine != "ray":
         raise KeywordError(f"an address is for the engine ray, not for {engine}.")
+    if engine == "ray":
+        _ray()
+
+
+def start(order: Order, engine: str, workers: int | None = None, address: str | None = None) -> Engine:
+    """An engine by name."""
+    check(engine, workers, address)
     if engine == "ray":
         return Cluster(order, workers, address)
     return Processes(order, workers or os.cpu_count() or 1) if engine == "processes" else Inline(order)

@@ -8,6 +8,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import backplay as bp
 from backplay.bench.metrics import Metric
@@ -190,22 +191,38 @@ def comma_separated(tables: Sequence[Finished]) -> str:
     """One line a row and metric: everything that the other formats show, and the numbers behind it in full."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = ("table", "model", "data", "split", "block", "method", "params", "metric")
-    writer.writerow([*names, "mean", "low", "high", "samples", "p_anchor", "best", "best_in_block", "toggled"])
-    for table in tables:
-        for row in table.rows:
-            for entry, column in zip(row.entries, table.columns, strict=True):
-                where = (table.title, table.network, table.data, table.split, row.block, row.line.method)
-                numbers = [_csv(v) for v in (entry.value, entry.low, entry.high)]
-                marks = (int(entry.best), int(entry.best_in_block), _csv(entry.toggled))
-                writer.writerow(
-                    [*where, row.line.cell.params, column.name, *numbers, entry.count, _csv(entry.p), *marks]
-                )
+    writer.writerow(RECORD)
+    for record in records(tables):
+        writer.writerow([_csv(value) for value in record.values()])
     return out.getvalue()
 
 
-def _csv(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else repr(value)
+def _csv(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return "" if math.isnan(value) else repr(value)
+    return "" if value is None else str(value)
+
+
+RECORD = (
+    *("table", "model", "data", "split", "block", "method", "params", "metric"),
+    *("mean", "low", "high", "samples", "p_anchor", "best", "best_in_block", "toggled"),
+)
+
+
+def records(tables: Sequence[Finished], time: bool = True) -> list[dict[str, Any]]:
+    """One record a row and metric, by the names in RECORD; a number that is not there is NaN or None."""
+    found: list[dict[str, Any]] = []
+    for table in tables if time else map(_timeless, tables):
+        for row in table.rows:
+            where = (table.title, table.network, table.data, table.split, row.block, row.line.method)
+            for entry, column in zip(row.entries, table.columns, strict=True):
+                numbers = (entry.value, entry.low, entry.high, entry.count, entry.p)
+                marks = (entry.best, entry.best_in_block, entry.toggled)
+                values = (*where, row.line.cell.params, column.name, *numbers, *marks)
+                found.append(dict(zip(RECORD, values, strict=True)))
+    return found
 
 
 def page(tables: Sequence[Finished], after: Callable[[Finished, Row], str] | None = None) -> str:

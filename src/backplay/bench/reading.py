@@ -107,8 +107,8 @@ class Item:
             raise self.error(str(error)) from error
 
 
-def compose(text: str, file: str) -> Item:
-    """The top of a config."""
+def compose(text: str, file: str, keys: Sequence[str]) -> Item:
+    """The top of a config, which must have some keys."""
     y = yaml()
     try:
         node = y.compose(text, Loader=y.SafeLoader)
@@ -118,7 +118,7 @@ def compose(text: str, file: str) -> Item:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"{file}{line}: this is no YAML: {problem}.") from error
     if node is None:
-        raise ConfigError(f"{file} is empty; expected the keys models, data and tables.")
+        raise ConfigError(f"{file} is empty; expected the keys {', '.join(keys[:-1])} and {keys[-1]}.")
     return Item(node, file)
 
 

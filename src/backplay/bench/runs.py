@@ -19,7 +19,7 @@ from backplay import models
 from backplay.bench import store as stores
 from backplay.bench.config import Config
 from backplay.bench.data import open_data
-from backplay.bench.engines import Engine, start
+from backplay.bench.engines import Engine, check, start
 from backplay.bench.plan import ON_VALIDATION, Fitting, Plan, fitting, means_of
 from backplay.bench.progress import RunProgress
 from backplay.bench.rows import Job, Session, TableCell
@@ -56,12 +56,20 @@ def run(
     """Work off everything that the config asks for; rows go to the folder `out` as they are computed."""
     out = Path(out)
     summary = Summary(str(out), workers=workers or 1)
-    data = open_data(config.data)  # a wrong path is told before a folder is made
+    stores.arrow()  # whatever is refused is refused before a folder is made
+    stores.check(out, config.text, resume)
+    check(engine, workers, address)
+    data = open_data(config.data)
     sizes = {split: data.size(split) for split in ("validation", "test")}
     progress = RunProgress(tell)
+    known = stores.begun(out) and (out / NETWORKS).exists()
+    found = {} if known else {network.name: _asked(network) for network in config.networks}
     with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
+        if not known:
+            (out / WINNERS).unlink(missing_ok=True)  # of a run that ended before its first row
+            stores.write_whole(out / NETWORKS, json.dumps(found, indent=1).encode())
         _adopt(config, out)
-        plans = [Plan(config, found) for found in _fittings(config, out)]
+        plans = [Plan(config, fits) for fits in fittings(config, out)]
         machine = start(_order(config), engine, workers, address)
         try:
             for stage in ("validation", "test"):
@@ -127,15 +135,6 @@ def adopted(config: Config, folder: Path) -> dict[TableCell, dict[str, float]]:
     return {TableCell(**cell | {"data": config.data["name"]}): means for cell, means in kept}
 
 
-def _fittings(config: Config, out: Path) -> list[Fitting]:
-    """Which methods fit which network, found once and kept in the folder."""
-    kept = out / NETWORKS
-    if not kept.exists():
-        found = {network.name: _asked(network) for network in config.networks}
-        stores.write_whole(kept, json.dumps(found, indent=1).encode())
-    return fittings(config, out)
-
-
 def fittings(config: Config, out: Path) -> list[Fitting]:
     """Which methods fit which network, out of the folder of a run."""
     found: Mapping[str, Any] = json.loads((out / NETWORKS).read_text())
@@ -152,6 +151,7 @@ def fittings(config: Config, out: Path) -> list[Fitting]:
 
 
 def _asked(network: Contender) -> dict[str, Any]:
+    """Which methods fit a network: found once, before the run, and kept in its folder."""
     loaded = models.load(network.load, network.weights)
     asked = fitting(network, bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size)))
     return {"fits": list(asked.fits), "refused": dict(asked.refused), "attention": asked.attention}

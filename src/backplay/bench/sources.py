@@ -25,15 +25,28 @@ class Contender:
     weights: str | None = None
 
 
-def opened(path: Path) -> Item:
-    """The top of a config in a file."""
+KEYS = {"bench": ("models", "data", "tables"), "sanity": ("models", "data", "experiments")}  # that a config must have
+_EXAMPLES = {"bench": "configs/quick.yaml", "sanity": "configs/sanity/zoo-quick.yaml"}
+
+
+def opened(path: Path, command: str = "bench") -> Item:
+    """The top of a config in a file, for a command: one of KEYS; a config of another command is refused."""
     if not path.is_file():
-        raise MissingFileError(f"{path} does not exist; give the path of a config, configs/quick.yaml for one.")
+        raise MissingFileError(f"{path} does not exist; give the path of a config, {_EXAMPLES[command]} for one.")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as text: {error}.") from error
-    return compose(text, str(path))
+    top = compose(text, str(path), KEYS[command])
+    if top.node.id == "mapping":
+        names = {str(key.value) for key, _ in top.node.value}
+        for other, keys in KEYS.items():
+            if keys[-1] in names and KEYS[command][-1] not in names:
+                raise ConfigError(
+                    f"{path} has {keys[-1]} and no {KEYS[command][-1]}: it is a config of backplay {other}, "
+                    f"not of backplay {command}; call backplay {other} with it, or with the folder of its run."
+                )
+    return top
 
 
 def text_of(plain: dict[str, Any], networks: Sequence[Contender], data: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from backplay.bench import journal
 from backplay.bench.journal import Journal, StoreError
 from backplay.bench.lock import Lock
+from backplay.bench.reading import yaml
 from backplay.bench.rows import COLUMNS, ERROR, Outcome, Session, TableCell, record, spread
 from backplay.errors import FileError, MissingFileError, MissingLibraryError
 
@@ -52,7 +53,9 @@ class Store:
             raise FileError(f"cannot make the folder {folder}: {error.strerror}; name another one.") from error
         self.lock = Lock(folder)
         try:
-            self._check(config, resume)
+            check(folder, config, resume)
+            if _is_free(folder):
+                write_whole(folder / CONFIG, config.encode())
             self.lost = _repair(folder)
             self.done: set[tuple[TableCell, int]] = set()
             _seal_all(folder)
@@ -63,21 +66,6 @@ class Store:
         except BaseException:
             self.lock.release()
             raise
-
-    def _check(self, config: str, resume: bool) -> None:
-        """A folder that has rows is gone on with only when asked to, and only by the run that began it."""
-        kept = self.folder / CONFIG
-        if kept.exists() and not resume:
-            raise StoreError(
-                f"{self.folder} holds a run already; add --resume to go on with it, or name another folder."
-            )
-        if kept.exists() and kept.read_text() != config:
-            raise StoreError(
-                f"{self.folder} holds the run of another config ({kept} is what it began with); "
-                "give that one, or name another folder."
-            )
-        if not kept.exists():
-            write_whole(kept, config.encode())
 
     def _begin(self) -> None:
         self.journal = Journal(self.folder / f"journal-{self.number:06d}.log")
@@ -118,6 +106,43 @@ class Store:
             self.lock.release()
         else:
             self.close()
+
+
+def check(folder: Path, config: str, resume: bool) -> None:
+    """A folder that has rows is gone on with only when asked to, and only by the run that began it."""
+    kept = folder / CONFIG
+    if _is_free(folder):
+        return
+    if not resume:
+        raise StoreError(f"{folder} holds a run already; add --resume to go on with it, or name another folder.")
+    if kept.read_text() != config:
+        raise StoreError(
+            f"{folder} holds the run of another config ({kept} is what it began with); "
+            "give that one, or name another folder."
+        )
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether a run may begin here: in a folder without a config, or where a run ended before its first row.
+
+    A config that somebody wrote by hand is never written over.
+    """
+    kept = folder / CONFIG
+    return not kept.exists() or (not begun(folder) and _is_written_here(kept.read_text()))
+
+
+def begun(folder: Path) -> bool:
+    """Whether a folder holds rows of a run, or a journal that may hold some."""
+    return any(True for pattern in ("rows-*", "journal-*") for _ in folder.glob(pattern))
+
+
+def _is_written_here(text: str) -> bool:
+    """Whether a config has the spelling that runs keep theirs in (`sources.text_of`)."""
+    y = yaml()
+    try:
+        return text == y.safe_dump(y.safe_load(text), sort_keys=True, allow_unicode=True)
+    except y.YAMLError:
+        return False
 
 
 def read(folder: str | Path) -> Any:

@@ -17,6 +17,7 @@ _ABOUT = "reproduce the paper's tables: run a config, show its tables, its rows"
 
 
 @click.group("bench", help=f"{_ABOUT.capitalize()}.", short_help=_ABOUT)
+@json_option
 def command() -> None:
     pass
 
@@ -63,7 +64,7 @@ def run_config(
     return 0 if summary.failed == 0 else 3
 
 
-@command.command("table", help="The tables of a run.")
+@command.command("table", help="The tables of a run; with --json a record for each number, as csv has them.")
 @click.argument("run", metavar="RUN")
 @click.option("--format", "form", default="md", show_default=True, type=click.Choice(["md", "latex", "csv", "html"]))
 @click.option("--maps", is_flag=True, help="html: the best, median and worst map of every row.")
@@ -75,17 +76,19 @@ def show_tables(run: str, form: str, maps: bool, no_time: bool, out: str | None)
 
     if maps and form != "html":
         raise KeywordError(f"--maps is for --format html, not {form}.")
+    built = bench.build(run)
+    if json_asked():
+        print_json(bench.records(built, time=not no_time))
+        if out is None:
+            return 0
     if maps:
         from backplay.bench import maps as pages
 
         with Bar("computing the maps"):
             text = pages.page(run)
     else:
-        text = bench.write(bench.build(run), form, time=not no_time)
-    if json_asked():
-        print_json({"format": form, "text": text})
-    else:
-        put(text, out)
+        text = bench.write(built, form, time=not no_time)
+    put(text, out)
     return 0
 
 

@@ -46,7 +46,7 @@ class Column:
 
     def describe(self) -> dict[str, Any]:
         """For JSON: every parameter, so that a record of them outlives a change of the defaults."""
-        return {"name": self.name, "method": self.method, "params": dict(self.params)}
+        return {"name": self.name, "method": self.method, "params": {**self.params, **self.given}}
 
 
 def words(value: Any) -> str:

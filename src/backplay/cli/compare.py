@@ -154,7 +154,7 @@ def _compared(
     other = loaded if a.weights == b.weights else models.load(model, b.weights)
     bar.say(f"comparing by {column.name}")
     h, chosen = _distance(loaded, other, xs, column, target)
-    run.claim([item], file_name([column], {"target": target}))
+    run.claim({item: digest}, file_name([column], {"target": target}))
     figure, numbers = run.files(item)
     report = {
         "a": {"image": str(a.photograph), "weights": a.weights, "value": float(h.a.value[0])},

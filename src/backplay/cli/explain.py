@@ -121,8 +121,10 @@ def command(
 ) -> int:
     asked = columns.read(separated(methods), keywords_of(given))  # refuses before anything that takes long
     check_folder(out)
-    if bool(texts) == bool(photographs):
+    if texts and photographs:
         raise InputError("explain takes photographs and folders, or texts (--text), not both; give one of them.")
+    if not texts and not photographs:
+        raise InputError("there is nothing to explain; name photographs or folders of them, or give texts (--text).")
     if texts:
         from backplay.cli import texts as room
 

@@ -16,7 +16,9 @@ from backplay.cli.options import json_asked, model_option, weights_option
 from backplay.cli.output import print_json
 from backplay.games.inspection import inspect
 from backplay.games.modes import Modes
+from backplay.models.bundled import TEXTS
 
+TOKENS = 8  # of the texts that a text model's graph is shown for; shapes have them
 GAMES = {"rg": bp.RoutingGame, "sg": bp.StoppingGame}
 
 
@@ -34,9 +36,9 @@ def command(model: str, weights: str | None, game: str, layers: str | None) -> i
     given: dict[str, Any] = {"layers": layers}
     modes = None if layers is None else GAMES[game].modes_type(**given)
     with Bar(f"loading {model}") as bar:
-        loaded = models.load(model, weights or models.RANDOM)
+        loaded = _load(model, weights or models.RANDOM)
         bar.say(f"following {model}")
-        network = bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
+        network = bp.capture(loaded.model, _input(loaded))
     report = describe(network, loaded, modes)
     if json_asked():
         print_json(report)
@@ -51,16 +53,33 @@ def command(model: str, weights: str | None, game: str, layers: str | None) -> i
     return 0
 
 
-def describe(network: bp.Network, loaded: models.Loaded, modes: Modes | None = None) -> dict[str, Any]:
+def _load(model: str, weights: str) -> models.Loaded | models.LoadedText:
+    texts = [f"zoo:{name}" for name in TEXTS]
+    return models.load_text(model, weights) if model in texts else models.load(model, weights)
+
+
+def _input(loaded: models.Loaded | models.LoadedText) -> Any:
+    """Two inputs as the network reads them: pictures, or the embeddings of texts of TOKENS tokens."""
+    if isinstance(loaded, models.Loaded):
+        return torch.zeros(2, 3, *loaded.size)
+    table: Any = loaded.model.get_input_embeddings()  # pyright: ignore[reportCallIssue]
+    embedded = torch.zeros(2, TOKENS, table.embedding_dim)
+    return {"inputs_embeds": embedded, "attention_mask": torch.ones(2, TOKENS, dtype=torch.long)}
+
+
+def describe(
+    network: bp.Network, loaded: models.Loaded | models.LoadedText, modes: Modes | None = None
+) -> dict[str, Any]:
     """The graph as JSON; the batch is null in a shape. With the modes of a game also those of each node.
 
     An operator that the walk would have to cross is refused at capture. `unsupported` are the others without a kind:
     players are told their values, and no mass goes through them.
     """
+    classes: Any = loaded.classes if isinstance(loaded, models.Loaded) else loaded.model.classes
     told = [node.operator for node in network.nodes if getattr(node, "unsupported", False)]
     return {
         "model": loaded.source,
-        "classes": len(loaded.classes) if loaded.classes else None,
+        "classes": len(classes) if classes else None,
         "nodes": [
             {
                 "name": node.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from backplay.errors import BackplayError, KeywordError
-from backplay.keywords import Choice, Keyword, Number
+from backplay.keywords import ByPattern, Choice, Keyword, Number
 
 Decorator = Callable[[Any], Any]
 
@@ -88,7 +89,10 @@ def _parts(value: str) -> list[str]:
 
 def read_value(name: str, accepts: Keyword, text: str) -> Any:
     """Text as what a keyword accepts; a `KeywordError` unless it is in its range."""
-    return accepts.check(name, _plain(name, accepts, text))
+    checked = accepts.check(name, _plain(name, accepts, text))
+    if isinstance(accepts, ByPattern) and checked is not None:
+        return json.loads(text)  # as it was written: a record and a file's name can hold that
+    return checked
 
 
 def _plain(name: str, accepts: Keyword, text: str) -> Any:

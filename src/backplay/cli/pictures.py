@@ -126,7 +126,7 @@ class Job:
                 for batch in self._batches(loaded, todo, explaining):
                     answers = list(self._answers(batch, explaining))
                     if answers:  # the first of them: all names at once
-                        self.run.claim([self.items[path] for path in todo], self.told)
+                        self.run.claim({self.items[path]: self.digests[path] for path in todo}, self.told)
                     for path, answer in answers:
                         files = self.run.files(self.items[path])
                         waiting.append((path, draughtsman.submit(write, path, answer, loaded, files)))

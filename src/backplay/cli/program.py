@@ -15,7 +15,7 @@ from click.shell_completion import shell_complete
 
 from backplay.cli.bar import aside
 from backplay.cli.options import json_option
-from backplay.cli.output import end
+from backplay.cli.output import end, print_json, wants_json
 from backplay.errors import BackplayError, suggestion
 
 COMMANDS = ("demo", "explain", "compare", "methods", "models", "inspect", "zoo", "bench", "sanity", "completion")
@@ -44,7 +44,10 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         from backplay import __version__
 
-        click.echo(f"backplay {__version__}")
+        if wants_json(ctx.obj or ()):
+            print_json({"version": __version__})
+        else:
+            click.echo(f"backplay {__version__}")
         ctx.exit()
 
 
@@ -75,6 +78,9 @@ def run(given: Sequence[str]) -> int:
             return code
     except click.exceptions.Exit as left:
         return left.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its help, in its own lines
+        print(error.message, file=sys.stderr)
+        return 2
     except click.UsageError as error:
         path = name if error.ctx is None else error.ctx.command_path
         return end(given, path, f"{_told(error)}; see {path} --help", 2)

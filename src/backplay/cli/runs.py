@@ -14,7 +14,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class RunFolder:
     suffixes: tuple[str, ...]  # of the files of an item: `.png`, `.npz`
     given: Sequence[str] = ()  # the command line
     record: Path | None = None  # None until the run owns one
-    items: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])  # key -> stem, digest, report
+    items: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])  # by key: stem, sha256, report
     _written: float = 0.0
 
     @staticmethod
@@ -62,9 +62,18 @@ class RunFolder:
 
     def is_done(self, item: Item, digest: str) -> bool:
         """Whether the files of an item are there, made from what it holds now."""
+        self._turn(item.key, digest)
         known = self.items.get(item.key, {})
         there = "report" in known and known.get("sha256") == digest
         return there and all(path.exists() for path in self.files(item))
+
+    def _turn(self, key: str, digest: str) -> None:
+        """Where an item holds what it once held, what was known of it then is what is known of it."""
+        versions = _versions(self.items.get(key, {}))
+        fitting = [known for known in versions if known.get("sha256") == digest]
+        if fitting:
+            others = [known for known in versions if known is not fitting[0]]
+            self.items[key] = fitting[0] | ({"earlier": others} if others else {})
 
     def report(self, item: Item) -> dict[str, Any]:
         """What is known of an item that is done."""
@@ -75,22 +84,24 @@ class RunFolder:
         stem = self.items[item.key]["stem"]
         return [self.out / f"{stem}{suffix}" for suffix in self.suffixes]
 
-    def claim(self, items: Iterable[Item], told: str) -> None:
+    def claim(self, digests: Mapping[Item, str], told: str) -> None:
         """Make the files of some items the run's own: names that no other file has, written down before they are used.
 
+        An item that holds something else than before, by its digest, gets new names, and its earlier results stay.
         `told` is the part of a name that carries the parameters.
         """
-        items = [item for item in items if item.key not in self.items]
+        items = [item for item, digest in digests.items() if self.items.get(item.key, {}).get("sha256") != digest]
         if not items and self.record is not None:
             return
         folder(self.out)
         if self.record is None:
             self.record = _new_record(self.out)
-        taken = {entry["stem"] for entry in self.items.values()}
+        taken = {version["stem"] for entry in self.items.values() for version in _versions(entry)}
         for item in items:
             stem = self._free(f"{item.name}-{told}", taken)
             taken.add(stem)
-            self.items[item.key] = {"stem": stem}
+            earlier = _versions(self.items.get(item.key, {}))
+            self.items[item.key] = {"stem": stem, "sha256": digests[item]} | ({"earlier": earlier} if earlier else {})
         self.write()
 
     def _free(self, stem: str, taken: set[str]) -> str:
@@ -126,6 +137,12 @@ class RunFolder:
             path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
         # a long record takes a while: never more than a twentieth of the time
         self._written = time.monotonic() + 20 * (time.monotonic() - begin)
+
+
+def _versions(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is known of an item as it is, and behind it what was known of it when it held something else."""
+    own = {name: value for name, value in entry.items() if name != "earlier"}
+    return [own, *entry.get("earlier", [])] if own else []
 
 
 def _records(out: Path) -> list[Path]:

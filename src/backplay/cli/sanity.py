@@ -16,11 +16,14 @@ _ABOUT = "the paper's randomisation experiments: run a config, show its tables, 
 
 
 @click.group("sanity", help=f"{_ABOUT.capitalize()}.", short_help=_ABOUT)
+@json_option
 def command() -> None:
     pass
 
 
-@command.command("run", help="Work off a config; rows are kept as they are computed.")
+@command.command(
+    "run", help="Work off a config; rows are kept as they are computed, tables and figures written at the end."
+)
 @click.argument("config", metavar="CONFIG.yaml")
 @click.option("--out", required=True, metavar="RUN", help="The folder of the run.")
 @click.option("--resume", is_flag=True, help="Go on with the run in that folder.")
@@ -45,21 +48,22 @@ def run_config(
     images: int | None,
 ) -> int:
     from backplay.sanity import config as configs
-    from backplay.sanity import runs
+    from backplay.sanity import report, runs
 
     if images is not None and images < 1:
         raise KeywordError(f"--images takes 1 or more, got {images}.")
     chosen = engine or ("processes" if workers is not None else "inline")
     summary = runs.run(configs.load(config, zoo, images), out, chosen, workers, address, resume)
+    written = [str(path) for path in report.write(out)]
     if json_asked():
-        print_json(vars(summary))
+        print_json(vars(summary) | {"written": written})
     else:
         done = f"{summary.done} samples computed, {summary.before} were there, {summary.failed} failed"
-        print(f"{done}; tables: backplay sanity table {out}, figures: backplay sanity figure {out} --out DIR")
+        print(f"{done}; {len(written)} tables and figures are in {out}: {', '.join(report.FOLDERS)}")
     return 0 if summary.failed == 0 else 3
 
 
-@command.command("table", help="The tables of a run.")
+@command.command("table", help="The tables of a run; with --json a record for each number, as csv has them.")
 @click.argument("run", metavar="RUN")
 @click.option("--format", "form", default="md", show_default=True, type=click.Choice(["md", "latex", "csv"]))
 @click.option("-o", "--out", metavar="FILE")
@@ -67,11 +71,11 @@ def run_config(
 def show_tables(run: str, form: str, out: str | None) -> int:
     from backplay.sanity import tables
 
-    text = tables.write(tables.build(run), form)
+    built = tables.build(run)
     if json_asked():
-        print_json({"format": form, "text": text})
-    else:
-        put(text, out)
+        print_json(tables.records(built))
+    if out is not None or not json_asked():
+        put(tables.write(built, form), out)
     return 0
 
 
@@ -86,12 +90,12 @@ def show_tables(run: str, form: str, out: str | None) -> int:
     type=click.Choice(["png", "svg", "pdf"]),
     help="May be given several times.",
 )
-@click.option("-o", "--out", required=True, metavar="DIR")
+@click.option("-o", "--out", metavar="DIR", help="Where to write them (default: RUN/figures).")
 @json_option
-def draw_figures(run: str, forms: Sequence[str], out: str) -> int:
-    from backplay.sanity import figures
+def draw_figures(run: str, forms: Sequence[str], out: str | None) -> int:
+    from backplay.sanity import figures, report
 
-    target = check_folder(Path(out))
+    target = check_folder(Path(run, report.FIGURES) if out is None else Path(out))
     written = [str(path) for path in figures.save(figures.draw(run), target, list(forms))]
     if json_asked():
         print_json(written)

@@ -61,7 +61,7 @@ def explain(
                     with aside():
                         print(f"backplay explain: {item.key[:40]!r}: {failed[item.key]}", file=sys.stderr, flush=True)
                     continue
-                run.claim([item], told)
+                run.claim({item: _digest(item)}, told)
                 run.done(item, _digest(item), _write(item, maps, run.files(item)))
             _say(run.report(item))
             bar.advance(1)

@@ -22,6 +22,7 @@ HELD_OUT = 1000
 
 
 @click.group("zoo", help="Train a bundled network anew.", short_help="train a bundled network anew")
+@json_option
 def command() -> None:
     pass
 

@@ -10,13 +10,14 @@ denominator of its sign and keeps its part, as in zennit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError, tensor_words
+from backplay.errors import KeywordError, suggestion, tensor_words
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.pointwise import PassThrough
 from backplay.keywords import Bound, Choice, Keyword, Number
@@ -267,10 +268,29 @@ class Pass(Rule):
 
 
 def check_rule(name: str, value: Any) -> Rule:
-    """A rule; a `KeywordError` unless it is one."""
+    """A rule, or one as JSON writes it: "ZPlus", {"Gamma": {"gamma": 0.25}}; a `KeywordError` unless it is one."""
     if isinstance(value, Rule):
         return value
+    if isinstance(value, (str, Mapping)):
+        return _named(name, cast("str | Mapping[str, Any]", value))
     known = ", ".join(each for each in __all__ if each != "Rule")
     if isinstance(value, type) and issubclass(value, Rule):
         raise KeywordError(f"{name}={value.__name__} is a class of rules; give a rule, {value.__name__}().")
     raise KeywordError(f"{name}={value!r} is no rule; give one of bp.lrp: {known}.")
+
+
+def _named(name: str, written: str | Mapping[str, Any]) -> Rule:
+    """The rule of that name, with the parameters behind it."""
+    if not isinstance(written, str) and len(written) != 1:
+        raise KeywordError(
+            f'{name}={written!r} is no rule; write one with its parameters, {{"Gamma": {{"gamma": 1}}}}.'
+        )
+    kind, given = (written, {}) if isinstance(written, str) else next(iter(written.items()))
+    known = [each for each in __all__ if each != "Rule"]
+    if kind not in known:
+        raise KeywordError(f"{name}={kind!r} is no rule{suggestion(kind, known)}; bp.lrp has {', '.join(known)}.")
+    rule: type[Rule] = globals()[kind]
+    accepts = [field.name for field in fields(rule)]
+    if not isinstance(given, Mapping) or any(key not in accepts for key in cast("Mapping[Any, Any]", given)):
+        raise KeywordError(f"{name}={written!r}: {kind} takes a mapping of {', '.join(accepts) or 'nothing'}.")
+    return rule(**cast("Mapping[str, Any]", given))

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from backplay.bench.reading import Item
 from backplay.bench.sources import (
+    KEYS,
     Contender,
     Params,
     check_params,
@@ -90,8 +91,8 @@ def load(path: str | Path, zoo: bool = False, images: int | None = None) -> Sani
     `images` says how many of the test split are kept.
     """
     path = Path(path)
-    top = opened(path)
-    keys = top.mapping(("models", "data", "experiments"), ("name", "paper", "seed", "threads", "retries"))
+    top = opened(path, "sanity")
+    keys = top.mapping(KEYS["sanity"], ("name", "paper", "seed", "threads", "retries"))
     settings = {"kind": "zoo", "name": "zoo"} if zoo else data_of(keys["data"], path.parent)
     settings |= {} if images is None else {"test": images}
     networks = networks_of(keys["models"], path.parent)

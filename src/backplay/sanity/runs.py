@@ -11,8 +11,9 @@ import torch
 
 import backplay as bp
 from backplay import models
+from backplay.bench import store as stores
 from backplay.bench.data import open_data
-from backplay.bench.engines import start
+from backplay.bench.engines import check, start
 from backplay.bench.plan import fitting
 from backplay.bench.progress import RunProgress
 from backplay.bench.runs import NETWORKS, Summary, session_of, work_off
@@ -37,13 +38,18 @@ def run(
     """Work off everything that the config asks for; rows go to the folder `out` as they are computed."""
     out = Path(out)
     summary = Summary(str(out), workers=workers or 1)
-    data = open_data(config.data)  # a wrong path is told before a folder is made
+    stores.arrow()  # whatever is refused is refused before a folder is made
+    stores.check(out, config.text, resume)
+    check(engine, workers, address)
+    data = open_data(config.data)
     labels = [data.target(SPLIT, index) for index in range(data.size(SPLIT))]
     progress = RunProgress(tell)
+    known = _known(config, out)
+    wanted = jobs(config, known, labels)
+    if not wanted:
+        raise InputError("the config asks for nothing: none of its steps is a step of one of its networks.")
     with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
-        wanted = jobs(config, _known(config, out), labels)
-        if not wanted:
-            raise InputError("the config asks for nothing: none of its steps is a step of one of its networks.")
+        write_whole(out / NETWORKS, json.dumps(known, indent=1, ensure_ascii=False).encode())
         machine = start(_order(config), engine, workers, address)
         try:
             work_off(machine, wanted, store, config.retries, progress, "experiments", summary)
@@ -59,12 +65,11 @@ def _order(config: SanityConfig) -> SanityOrder:
 
 
 def _known(config: SanityConfig, out: Path) -> Known:
-    """The layers of each network and the methods that fit it, found once and kept in the folder."""
+    """The layers of each network and the methods that fit it; a run that goes on has them in its folder."""
     kept = out / NETWORKS
-    if not kept.exists():
-        found = {network.name: _asked(network, config) for network in config.networks}
-        write_whole(kept, json.dumps(found, indent=1, ensure_ascii=False).encode())
-    return json.loads(kept.read_text())
+    if stores.begun(out) and kept.exists():
+        return json.loads(kept.read_text())
+    return {network.name: _asked(network, config) for network in config.networks}
 
 
 def _asked(network: Contender, config: SanityConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from backplay.bench.formats import barred, tex
 from backplay.bench.rows import TableCell
@@ -218,14 +219,24 @@ def _comma_separated(tables: Sequence[SanityTable]) -> str:
     """One line an entry, with all digits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "row", "column", "value", "std", "samples"])
-    for table in tables:
-        for labels, numbers in table.rows:
-            for column, number in zip(table.columns, numbers, strict=True):
-                if not math.isnan(number.value):
-                    std = "" if number.std is None else repr(number.std)
-                    writer.writerow([table.title, " / ".join(labels), column, repr(number.value), std, number.count])
+    writer.writerow(RECORD)
+    for record in records(tables):
+        writer.writerow(["" if v is None else repr(v) if isinstance(v, float) else v for v in record.values()])
     return out.getvalue()
+
+
+RECORD = ("table", "row", "column", "value", "std", "samples")
+
+
+def records(tables: Sequence[SanityTable]) -> list[dict[str, Any]]:
+    """One record an entry that is there, by the names in RECORD; a correlation has no deviation."""
+    return [
+        dict(zip(RECORD, (table.title, " / ".join(labels), column, n.value, n.std, n.count), strict=True))
+        for table in tables
+        for labels, numbers in table.rows
+        for column, n in zip(table.columns, numbers, strict=True)
+        if not math.isnan(n.value)
+    ]
 
 
 FORMATS: dict[str, Callable[[Sequence[SanityTable]], str]] = {
