@@ -309,7 +309,10 @@ def test_patterns():
         ({"rules": {"nowhere.*": bp.lrp.Flat()}}, "'nowhere.\\*' matches no layer with weights"),
         ({"rules": {"1": bp.lrp.Flat()}}, "'1' matches no layer with weights"),  # a gate
         ({"rules": {"0": bp.lrp.Flat}}, r"rules\['0'\]=Flat is a class of rules; give a rule, Flat\(\)"),
-        ({"rules": {"0": "flat"}}, r"rules\['0'\]='flat' is no rule; give one of bp.lrp: Absolute, AlphaBeta"),
+        (
+            {"rules": {"0": "flat"}},
+            r"rules\['0'\]='flat' is no rule \(did you mean Flat\?\); give one of bp.lrp: Absolute, AlphaBeta",
+        ),
         ({"rules": [bp.lrp.Flat()]}, "rules=.* is out of range: it must be a mapping"),
         ({"rules": {0: bp.lrp.Flat()}}, "rules=.* is out of range: it must be a mapping"),
         ({"rules": {"0": bp.lrp.Pass()}}, "Pass does not fit the layer '0': its input has another shape"),
