@@ -22,7 +22,7 @@ help:
 	@echo "make theory  docs/theory.md again: from every label of the paper to code and tests"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
-	@echo "make bench   speed and memory beside one gradient and the peers, into benchmarks/results (20 minutes)"
+	@echo "make bench   speed and memory beside one gradient and the peers, into benchmarks/results (MINUTES=…, RESUME=1)"
 	@echo "             ONLY=games,peers,growth,memory,capture and NETWORKS=vgg16,… choose; MINUTES=20 ends it; RESUME=1 goes on"
 	@echo "make clean   remove the environment and everything generated"
 

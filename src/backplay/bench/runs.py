@@ -44,6 +44,16 @@ class Summary:
     workers: int = 1
 
 
+def refused_first(
+    out: str | Path, text: str, resume: bool, engine: str, workers: int | None, address: str | None
+) -> Path:
+    """The folder of a run; whatever is refused is refused before it is made."""
+    stores.arrow()
+    stores.check(Path(out), text, resume)
+    check(engine, workers, address)
+    return Path(out)
+
+
 def run(
     config: Config,
     out: str | Path,
@@ -54,11 +64,8 @@ def run(
     tell: Callable[[str], None] | None = None,
 ) -> Summary:
     """Work off everything that the config asks for; rows go to the folder `out` as they are computed."""
-    out = Path(out)
+    out = refused_first(out, config.text, resume, engine, workers, address)
     summary = Summary(str(out), workers=workers or 1)
-    stores.arrow()  # whatever is refused is refused before a folder is made
-    stores.check(out, config.text, resume)
-    check(engine, workers, address)
     data = open_data(config.data)
     sizes = {split: data.size(split) for split in ("validation", "test")}
     progress = RunProgress(tell)

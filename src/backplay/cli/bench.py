@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from backplay.cli.bar import Bar
-from backplay.cli.options import json_asked, json_option
+from backplay.cli.options import engine_of, json_asked, json_option, run_options
 from backplay.cli.output import print_json, whole
 from backplay.errors import KeywordError
 
@@ -23,17 +23,7 @@ def command() -> None:
 
 
 @command.command("run", help="Work off a config; rows are kept as they are computed.")
-@click.argument("config", metavar="CONFIG.yaml")
-@click.option("--out", required=True, metavar="RUN", help="The folder of the run.")
-@click.option("--resume", is_flag=True, help="Go on with the run in that folder.")
-@click.option(
-    "--engine",
-    type=click.Choice(["inline", "processes", "ray"]),
-    help="Who computes; processes if --workers is given, else inline.",
-)
-@click.option("--workers", type=int, metavar="N", help="Processes, or Ray's actors.")
-@click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster; without it Ray is started here.")
-@click.option("--zoo", is_flag=True, help="The bundled networks and pictures in place of the config's.")
+@run_options
 @click.option("--validation", type=int, metavar="N", help="So many samples of the validation split.")
 @click.option("--test", type=int, metavar="N", help="So many samples of the test split.")
 @json_option
@@ -54,8 +44,7 @@ def run_config(
     if any(value < 1 for value in limits.values()):
         raise KeywordError("--validation and --test take 1 or more samples.")
     read = bench.load(config, zoo, limits)
-    chosen = engine or ("processes" if workers is not None else "inline")
-    summary = bench.run(read, out, chosen, workers, address, resume)
+    summary = bench.run(read, out, engine_of(engine, workers), workers, address, resume)
     if json_asked():
         print_json(vars(summary))
     else:

@@ -71,6 +71,33 @@ def out_option(default: str | None = None, about: str = "Folder for the results.
     )
 
 
+_RUN = (
+    click.argument("config", metavar="CONFIG.yaml"),
+    click.option("--out", required=True, metavar="RUN", help="The folder of the run."),
+    click.option("--resume", is_flag=True, help="Go on with the run in that folder."),
+    click.option(
+        "--engine",
+        type=click.Choice(["inline", "processes", "ray"]),
+        help="Who computes; processes if --workers is given, else inline.",
+    ),
+    click.option("--workers", type=int, metavar="N", help="Processes, or Ray's actors."),
+    click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster; without it Ray is started here."),
+    click.option("--zoo", is_flag=True, help="The bundled networks and pictures in place of the config's."),
+)
+
+
+def run_options(function: Any) -> Any:
+    """What every command that works off a config takes."""
+    for option in reversed(_RUN):
+        function = option(function)
+    return function
+
+
+def engine_of(engine: str | None, workers: int | None) -> str:
+    """Who computes, where only the number of workers was given too."""
+    return engine or ("processes" if workers is not None else "inline")
+
+
 def separated(values: Iterable[str]) -> list[str]:
     """`a,b` and `c` as a, b, c; what stands in braces, as JSON does, stays whole."""
     return [part.strip() for value in values for part in _parts(value)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from backplay.cli.bench import put
-from backplay.cli.options import json_asked, json_option
+from backplay.cli.options import engine_of, json_asked, json_option, run_options
 from backplay.cli.output import check_folder, print_json
 from backplay.errors import KeywordError
 
@@ -24,17 +24,7 @@ def command() -> None:
 @command.command(
     "run", help="Work off a config; rows are kept as they are computed, tables and figures written at the end."
 )
-@click.argument("config", metavar="CONFIG.yaml")
-@click.option("--out", required=True, metavar="RUN", help="The folder of the run.")
-@click.option("--resume", is_flag=True, help="Go on with the run in that folder.")
-@click.option(
-    "--engine",
-    type=click.Choice(["inline", "processes", "ray"]),
-    help="Who computes; processes if --workers is given, else inline.",
-)
-@click.option("--workers", type=int, metavar="N", help="Processes, or Ray's actors.")
-@click.option("--address", metavar="HOST:PORT", help="Of a Ray cluster; without it Ray is started here.")
-@click.option("--zoo", is_flag=True, help="The bundled networks and pictures in place of the config's.")
+@run_options
 @click.option("--images", type=int, metavar="N", help="So many images of the test split.")
 @json_option
 def run_config(
@@ -52,8 +42,7 @@ def run_config(
 
     if images is not None and images < 1:
         raise KeywordError(f"--images takes 1 or more, got {images}.")
-    chosen = engine or ("processes" if workers is not None else "inline")
-    summary = runs.run(configs.load(config, zoo, images), out, chosen, workers, address, resume)
+    summary = runs.run(configs.load(config, zoo, images), out, engine_of(engine, workers), workers, address, resume)
     written = [str(path) for path in report.write(out)]
     if json_asked():
         print_json(vars(summary) | {"written": written})

@@ -13,10 +13,10 @@ import backplay as bp
 from backplay import models
 from backplay.bench import store as stores
 from backplay.bench.data import open_data
-from backplay.bench.engines import check, start
+from backplay.bench.engines import start
 from backplay.bench.plan import fitting
 from backplay.bench.progress import RunProgress
-from backplay.bench.runs import NETWORKS, Summary, session_of, work_off
+from backplay.bench.runs import NETWORKS, Summary, refused_first, session_of, work_off
 from backplay.bench.sources import Contender
 from backplay.bench.store import Store, write_whole
 from backplay.errors import InputError
@@ -36,11 +36,8 @@ def run(
     tell: Callable[[str], None] | None = None,
 ) -> Summary:
     """Work off everything that the config asks for; rows go to the folder `out` as they are computed."""
-    out = Path(out)
+    out = refused_first(out, config.text, resume, engine, workers, address)
     summary = Summary(str(out), workers=workers or 1)
-    stores.arrow()  # whatever is refused is refused before a folder is made
-    stores.check(out, config.text, resume)
-    check(engine, workers, address)
     data = open_data(config.data)
     labels = [data.target(SPLIT, index) for index in range(data.size(SPLIT))]
     progress = RunProgress(tell)
