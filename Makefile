@@ -11,7 +11,7 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check
 TORCH := torch==2.13.0
 TORCH_STAMP := $(VENV)/.$(subst ==,-,$(TORCH))
 
-.PHONY: help demo check test fuzz references theory lint types bench clean
+.PHONY: help demo check test fuzz references theory lint types bench readme release clean
 
 help:
 	@echo "make demo    what the package does, on bundled networks and pictures: one page in $(OUT)"
@@ -20,10 +20,13 @@ help:
 	@echo "make fuzz    N random networks (N=1000, START=0) against dense references; SEED=… shows one"
 	@echo "make references   the kept maps of whole networks again, which tests compare with"
 	@echo "make theory  docs/theory.md again: from every label of the paper to code and tests"
+	@echo "make docs    the documentation, with its notebooks and pictures, into $(PAGES)"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   pyright, strict"
 	@echo "make bench   speed and memory beside one gradient and the peers, into benchmarks/results (MINUTES=…, RESUME=1)"
 	@echo "             ONLY=games,peers,growth,memory,capture and NETWORKS=vgg16,… choose; MINUTES=20 ends it; RESUME=1 goes on"
+	@echo "make readme  the README's picture and its tables, from the zoo and benchmarks/results"
+	@echo "make release  wheel and sdist into dist, each tried in an empty environment"
 	@echo "make clean   remove the environment and everything generated"
 
 demo: $(VENV)/.demo
@@ -32,8 +35,13 @@ demo: $(VENV)/.demo
 # Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0 --durations 15
 
-check: lint types
-	$(PYTEST) -m "not slow"
+TYPES := $(PY) -m pyright --pythonpath $(PY)
+
+# The type checker has one thread: it runs beside the tests, and says its line when it is done.
+check: lint
+	@$(TYPES) & types=$$!; \
+	$(PYTEST) -m "not slow and not series"; tests=$$?; \
+	wait $$types && exit $$tests
 
 test: $(VENV)/.dev
 	$(PYTEST)
@@ -52,20 +60,35 @@ references: $(VENV)/.dev
 theory: $(VENV)/.dev
 	$(PY) docs/make_theory.py
 
+# Warnings are errors; notebooks are run. The last line says that no page asks for anything from elsewhere.
+PAGES ?= out/docs
+.PHONY: docs
+docs: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(PY) docs/make_pictures.py
+	OMP_NUM_THREADS=1 $(PY) -m sphinx -q -W --keep-going -j 2 -d $(PAGES)/.doctrees docs $(PAGES)
+	$(PY) docs/check_pages.py $(PAGES)
+
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
 types: $(VENV)/.dev
-	$(PY) -m pyright --pythonpath $(PY)
+	$(TYPES)
 
 # Alone on its machine: ratios bear a busy one, seconds do not.
 bench: $(VENV)/.dev
 	$(PY) benchmarks/suite.py $(if $(ONLY),--only $(ONLY)) $(if $(NETWORKS),--networks $(NETWORKS)) \
 	  $(if $(RESUME),--resume) $(if $(MINUTES),--minutes $(MINUTES))
 
+readme: $(VENV)/.dev
+	$(PY) docs/make_readme.py --picture
+
+# Some minutes: torch is installed once more, and the demo is run from the wheel and from the sdist.
+release: $(VENV)/.dev
+	$(PY) release/check.py --torch $(TORCH)
+
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out docs/_generated build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: each stands for a finished step, so that an interrupted one is done again.

@@ -1,4 +1,4 @@
-"""What every test needs: the torchvision shim, and the same random numbers in every run."""
+"""What every test needs: the torchvision shim, the same random numbers in every run, and graphs that it shares."""
 
 import ctypes
 import fcntl
@@ -11,15 +11,28 @@ from pathlib import Path
 import pytest
 import torch
 
+from alike import CAPTURE, Shared
 from backplay.interop.torchvision import ensure
 
 ensure()
+SHARED = Shared()
 
 
 @pytest.fixture(autouse=True)
 def seed():
     """Same random numbers in every run, whatever ran before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def shared_graphs(request):
+    """Models that are built alike are followed by torch.export once for many tests, but for tests of capture."""
+    if request.node.get_closest_marker("capture"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CAPTURE, "_compared", SHARED)
+        yield
 
 
 @pytest.fixture

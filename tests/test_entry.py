@@ -9,6 +9,8 @@ from torch import nn
 import backplay as bp
 from backplay.errors import UnforeseenError
 
+pytestmark = pytest.mark.capture
+
 
 class Net(nn.Module):
     """A convolution, a norm, a residual sum and a head."""

@@ -20,6 +20,8 @@ from backplay.kernels.contributions import Together
 from backplay.network.linear import Dense
 from refusals import refused
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 
 
@@ -144,6 +146,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_the_exporter_says_nothing():
     """Graphs, warnings and logs of torch's exporter stay off the terminal; the refusal says what matters."""
     ran = subprocess.run([sys.executable, "-c", LOUD], capture_output=True, text=True, check=False)
@@ -358,6 +361,7 @@ def test_decomposition_keywords(options, words):
     refused(lambda: bp.decompose(net(), x(), **options), *words, kind=ValueError)
 
 
+@pytest.mark.slow
 def test_unbalanced_streams_warn_once():
     """`alpha - beta != 1` warns, once."""
     code = (

@@ -1,4 +1,4 @@
-"""Examples of calls are calls: those of docstrings and of the README run, and its commands are understood."""
+"""Examples of calls are calls: those of docstrings, the README and its pages run, and commands are understood."""
 
 import ast
 import doctest
@@ -116,7 +116,7 @@ class Words(nn.Module):
 
 
 class AnyGame:
-    """A reader's own game: the README's snippets call it `game`, whatever inputs it takes."""
+    """A reader's own game: the snippets of pages call it `game`, whatever inputs it takes."""
 
     def __init__(self, image):
         self.image, self.two, self.words = image, bp.RoutingGame(Two()), bp.RoutingGame(Words())
@@ -128,7 +128,7 @@ class AnyGame:
 
 
 def reader():
-    """What a reader of the README has at hand behind its first snippet."""
+    """What a reader has at hand behind the README's first snippet."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(7200, 10)).eval()
     x = torch.randn(4, 3, 32, 32)
     left, right = torch.randn(2, 4, 3, 4, 4)
@@ -138,33 +138,122 @@ def reader():
     return names | {"segmenter": bp.StoppingGame(nn.Sequential(nn.Upsample((41, 53)), nn.Conv2d(3, 8, 1)))}
 
 
-SNIPPETS = blocks(README, "python")
+PAGES = {"README.md": README} | {
+    f"docs/{name}.md": (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("games", "inputs", "questions", "rivals", "models", "errors-and-health")
+}
+FIRST = blocks(README, "python")[0]
 LONG = "smoothgrad"  # 80 gradients of a bundled network
 
 
-@pytest.mark.parametrize("snippet", [pytest.param(s, marks=pytest.mark.slow if LONG in s else ()) for s in SNIPPETS])
-def test_readme(snippet, here, capsys):
-    """The first one brings its own names, and nothing else."""
+def snippets():
+    for name, page in PAGES.items():
+        for k, snippet in enumerate(blocks(page, "python")):
+            yield pytest.param(snippet, marks=pytest.mark.slow if LONG in snippet else (), id=f"{name}-{k}")
+
+
+@pytest.mark.parametrize("snippet", list(snippets()))
+def test_pages(snippet, here, capsys):
+    """The README's first one brings its own names, and nothing else; its second goes on from there."""
     save_weights(here, snippet)
-    names = {} if snippet == SNIPPETS[0] else reader()
+    names = {} if snippet in blocks(README, "python") else reader()
+    if snippet != FIRST and not names:
+        exec(FIRST, names)
     exec(snippet, names)
     if "factory" in names:
         model, settings = names["factory"]()
         assert isinstance(model, nn.Module) and settings
 
 
-COMMANDS = [
-    line.partition("#")[0].strip() for block in blocks(README, "sh") for line in block.splitlines() if line.strip()
-]
+# ---------------------------------------------------------------- pages of docs/
+
+DOCS = ROOT / "docs"
+# by tests that look at results too
+TESTED_ELSEWHERE = {"text.md", "inside.md", "layers.md"}
+# with the names of a reader of the README
+OF_A_READER = {"games.md", "inputs.md", "questions.md", "rivals.md", "models.md", "errors-and-health.md"}
+# which read the folder of a run, or go on from names of one's own
+NEED_A_RUN = {"benchmark.md", "sanity.md"}
+SLOW = {
+    "clusters.md",
+    "guide/coming-from.md",
+    "guide/images.md",
+    "guide/neuron.md",
+    "guide/randomise.md",
+    "guide/spurious.md",
+    "pictures.md",
+}
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("backplay ")])
+def pages():
+    """Every page with snippets, by its path; notebooks are run by `make docs`."""
+    for path in sorted(DOCS.rglob("*.md")):
+        name = path.relative_to(DOCS).as_posix()
+        if name in TESTED_ELSEWHERE | OF_A_READER | NEED_A_RUN or {"notebooks", "_generated"} & set(path.parts):
+            continue
+        snippets = blocks(path.read_text(encoding="utf-8"), "python")
+        if snippets:
+            yield pytest.param(name, snippets, marks=pytest.mark.slow if name in SLOW else (), id=name)
+
+
+def put_files(folder):
+    """What pages name: a file with a network, and a folder that `save_pretrained` wrote."""
+    body = "nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(8), nn.Flatten(), nn.Linear(576, 10))"
+    (folder / "mynet.py").write_text(f"from torch import nn\ndef factory():\n    return {body}, {{'size': 96}}\n")
+    from backplay.interop.torchvision import ensure
+
+    ensure()
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = ViTForImageClassification(ViTConfig(**sizes, image_size=32, patch_size=8, num_labels=3))
+    model.save_pretrained(folder / "models" / "vit")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder / "models" / "vit")
+
+
+@pytest.mark.parametrize("page, snippets", list(pages()))
+def test_guide(page, snippets, here, monkeypatch, capsys):
+    """Each snippet goes on where the one before it ended; the first brings its own names.
+
+    What pages add to the tables of operators and methods stays on copies of them.
+    """
+    from backplay.methods import registry
+    from backplay.network import operators
+
+    monkeypatch.setattr(operators, "OPERATORS", dict(operators.OPERATORS))
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    if "hf:" in "".join(snippets):
+        put_files(here)
+    names = {"__name__": "page"}
+    for number, snippet in enumerate(snippets):
+        exec(compile(snippet, f"{page}, snippet {number}", "exec", dont_inherit=True), names)
+
+
+def test_no_page_is_left_out():
+    """Pages that are not run are those that say why, and the guide is among those that are."""
+    run_here = {param.id for param in pages()}
+    assert {"index.md", "quickstart.md", "limits.md", "guide/compare.md", "guide/add-kernel.md"} <= run_here
+    assert all((DOCS / name).is_file() for name in TESTED_ELSEWHERE | NEED_A_RUN | SLOW)
+
+
+def commands(text):
+    """The command lines of a page; a comment behind one is left out."""
+    lines = [line.partition(" #")[0].strip() for block in blocks(text, "sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("backplay ")]
+
+
+TEXTS = [README, *(path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md")))]
+COMMANDS = list(dict.fromkeys(command for text in TEXTS for command in commands(text)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_commands(command, monkeypatch):
     """Every option of a command is one that it has."""
     understood = []
     monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: understood.append(ctx.command_path))
     assert cli.main(shlex.split(command)[1:]) == 0
-    assert understood[-1] == " ".join(command.split()[:2])
+    called = understood[-1].split()
+    assert len(called) > 1 and command.split()[: len(called)] == called
 
 
 def test_extras_and_targets():
@@ -176,7 +265,7 @@ def test_extras_and_targets():
     for page in (README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         named = set(re.findall(r"`make ([\w-]+)", page))
         assert named and named <= targets
-        assert all((ROOT / file).is_file() for file in re.findall(r"`python (benchmarks/\w+\.py)`", page))
+        assert all((ROOT / file).is_file() for file in re.findall(r"`python ((?:benchmarks|docs)/\w+\.py)", page))
 
 
 def test_faults_are_found():

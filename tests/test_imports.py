@@ -1,18 +1,19 @@
 """The rooms of the package: an arrow of the import graph never points back, and no name means two things."""
 
 import ast
+import json
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "backplay"
 
 # From the bottom to the top: a room imports rooms above its own line here, and those beside it only as RELATED says.
 LEVELS = (
     ("errors",),
-    ("entry", "keywords", "inputs", "progress", "pictured"),  # what everyone may use
+    ("entry", "keywords", "inputs", "progress", "pictured", "supported"),  # what everyone may use
     ("network",),
     ("values",),
     ("kernels",),
@@ -61,7 +62,7 @@ def room(module):
 
 def for_types_alone(tree):
     """The nodes under `if TYPE_CHECKING`."""
-    checks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    checks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"]
     return {child for check in checks for child in ast.walk(check)}
 
 
@@ -122,15 +123,42 @@ def test_what_counts_as_back():
     assert not points_back("trajectory.passes", "games.play", True)
 
 
-@pytest.mark.parametrize("outer", ["matplotlib", "PIL", "torchvision", "transformers", "safetensors", "scipy"])
-def test_the_core_needs_torch_and_numpy_alone(outer):
+def libraries(tree):
+    """The libraries, by the name of their package, that a module imports as soon as it is imported itself."""
+    for node in tree.body:
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        yield from (name.split(".")[0] for name in names)
+
+
+def test_the_core_needs_torch_and_numpy_alone():
     """Other libraries are imported where they are used, by a function that says what is missing."""
-    for module, path in modules():
-        if room(module) in CORE:
-            for node in parsed(path).body:
-                names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                assert all(name.split(".")[0] != outer for name in names), f"{module} imports {outer}"
+    allowed = {"backplay", "torch", "numpy"} | sys.stdlib_module_names
+    core = [(module, path) for module, path in modules() if room(module) in CORE]
+    found = {f"{module} imports {name}" for module, path in core for name in set(libraries(parsed(path))) - allowed}
+    assert len(core) > 80 and not found, "\n".join(sorted(found))
+
+
+LOADED = """
+import json, sys
+import torch, numpy
+before = set(sys.modules)
+import backplay
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def test_an_import_loads_the_core_and_the_methods_alone():
+    """Beside modules of Python itself: nothing more of torch, no other library, no room that has not been entered.
+
+    This is what makes an import quick; `benchmarks/imports.py` takes the time.
+    """
+    order = [sys.executable, "-c", LOADED]
+    loaded = json.loads(subprocess.run(order, capture_output=True, text=True, check=True).stdout)
+    own = {name.partition(".")[2] for name in loaded if name.split(".")[0] == "backplay"}
+    others = {name for name in loaded if name.split(".")[0] not in {"backplay"} | sys.stdlib_module_names}
+    assert "games.play" in own and not others, others
+    assert {room(name) for name in own} - {""} <= CORE | {"methods", "circuits"}
 
 
 def homes(rooms, functions):

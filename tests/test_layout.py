@@ -1,9 +1,11 @@
-"""Where tests lie: what several of them need is in `helpers`, and every file can be read alone."""
+"""Where tests lie: in the folder of what they test; what several of them need is in `helpers`; marks, never names."""
 
 import ast
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PACKAGE = HERE.parent / "src" / "backplay"
+OWN = {"fuzz", "helpers", "oracles"}  # folders that the package has not
 
 
 def imported(text):
@@ -31,6 +33,26 @@ def test_helpers_hold_no_tests():
         assert not is_test(path.stem) and not [n for n in tree.body if is_test(getattr(n, "name", ""))], path
 
 
+def test_folders_are_those_of_the_package():
+    """A folder of tests is a room of the package or one of its modules; and has nothing in it but tests."""
+    for folder in (path for path in HERE.iterdir() if path.is_dir() and path.name not in {*OWN, "__pycache__"}):
+        assert (PACKAGE / folder.name).is_dir() or (PACKAGE / f"{folder.name}.py").exists(), folder
+        for path in folder.rglob("*.py"):
+            assert is_test(path.stem) or path.stem == "conftest", f"{path} belongs to helpers"
+
+
+def asks_for_names(text):
+    """Lines that look for a part of a test's name, where a mark would say what is meant."""
+    names = ("item.name", "node.name", "nodeid", "item.fspath", "item.path")
+    return [line for line in text.splitlines() if any(name in line for name in names)]
+
+
+def test_tests_are_chosen_by_marks():
+    for path in HERE.rglob("conftest.py"):
+        assert not asks_for_names(path.read_text(encoding="utf-8")), path
+
+
 def test_faults_are_found():
+    assert asks_for_names('if "full_size" in item.name:\n    lock()')
     found = list(imported("import games.test_lrp\ndef f():\n    from test_errors import net"))
     assert found == ["games.test_lrp", "test_errors.net"] and all(map(is_test, found))

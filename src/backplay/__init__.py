@@ -3,6 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# first of all: what follows asks torch for names that an older one does not have
+from backplay import supported  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+# isort: split
 from backplay.circuits import Circuit, Concepts, circuit, concepts
 from backplay.errors import BackplayError
 from backplay.games import (

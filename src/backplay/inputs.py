@@ -250,7 +250,8 @@ def check_hidden(inputs: Padded, maps: Sequence[Tensor], aim: Aim) -> None:
         if mask is None:
             continue
         hidden = (mask == 0) & (mask.amax(1, keepdim=True) > 0)
-        read = (found.ne(0).any(2) & hidden).nonzero()
+        # a map of NaN rests on nothing that could be named: whoever asks for it is told of that instead
+        read = (found.nan_to_num(0.0, 0.0, 0.0).ne(0).any(2) & hidden).nonzero()
         if len(read):
             sample, position = read[-1].tolist()
             side = "left" if bool(mask[sample, :position].any()) else "right"

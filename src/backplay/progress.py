@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import ClassVar
 
@@ -36,6 +39,9 @@ class Progress:
     def advance(self, steps: int) -> None:
         """So many more of `total` are done."""
         self.done += steps
+        watch = _WATCH.get()
+        if watch is not None:
+            watch(self)
 
     def __str__(self) -> str:
         return self.what if self.total is None else f"{self.what} {self.done}/{self.total}"
@@ -65,6 +71,20 @@ class Progress:
             _rewrite(f"{told} … {time.monotonic() - begin:.0f} s")
             if self._over.wait(_TICK):
                 return _rewrite("")
+
+
+# who else wants to know how far the work of this thread is; by raising an error they end it
+_WATCH: ContextVar[Callable[[Progress], None] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watched(watch: Callable[[Progress], None]) -> Generator[None]:
+    """Call `watch` at every step of the work within, on this thread."""
+    token = _WATCH.set(watch)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
 
 
 def _rewrite(line: str) -> None:

@@ -13,7 +13,7 @@ from backplay import bench
 from backplay.bench import statistics
 from backplay.bench.config import Contender
 from backplay.bench.formats import write
-from backplay.bench.plan import Fitting, Plan, best_by_ranks, means_of
+from backplay.bench.plan import TOGETHER, Fitting, Plan, best_by_ranks, means_of
 from backplay.bench.progress import RunProgress
 from backplay.bench.rows import Job, Outcome, Session, TableCell
 from backplay.bench.runs import NETWORKS
@@ -118,6 +118,19 @@ def test_an_ablation_has_both_sides(plan, config):
 
 def test_validation_has_all_metrics_where_a_table_shows_it(config):
     assert "sel" in config.wanted("validation", 0)
+
+
+def test_a_stopped_run_has_every_row_on_the_same_samples(plan):
+    """Each job once; the first so many samples of every cell come before the next ones of any."""
+    cells = [cell("validation", "gradient"), cell("test", "gradient"), cell("test", "rg")]
+    jobs = plan.jobs(cells, {"validation": 3, "test": 2 * TOGETHER + 3})
+    assert {(job.cell, job.index) for job in jobs} == {
+        *((cells[0], k) for k in range(3)),
+        *((c, k) for c in cells[1:] for k in range(2 * TOGETHER + 3)),
+    }
+    assert len(jobs) == 3 + 2 * (2 * TOGETHER + 3)
+    assert [job.index // TOGETHER for job in jobs] == sorted(job.index // TOGETHER for job in jobs)
+    assert plan.jobs([], {"validation": 3, "test": 2}) == []
 
 
 # statistics

@@ -14,10 +14,12 @@ import pytest
 
 import backplay as bp
 from backplay import bench
+from backplay.bench import maps
 from backplay.bench.engines import start
 from backplay.bench.plan import Fitting
-from backplay.bench.rows import Job, TableCell
+from backplay.bench.rows import Job, Outcome, TableCell
 from backplay.bench.runs import fittings
+from backplay.bench.worker import Worker
 from backplay.cli import main
 
 CONFIG = """models: [zoo:vgg]
@@ -38,15 +40,16 @@ tables:
 SAMPLES = 5 * 2 + (3 + 1 + 1 + 1) * 3
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def config(tmp_path_factory):
     path = tmp_path_factory.mktemp("config") / "small.yaml"
     path.write_text(CONFIG)
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def inline(config, tmp_path_factory):
+    """One run for all tests of this file: those that are slow come long before the others."""
     out = tmp_path_factory.mktemp("runs") / "inline"
     summary = bench.run(bench.load(config), out)
     return out, summary
@@ -59,9 +62,10 @@ def text(out):
 def values(out):
     rows = bench.read(out).to_pylist()
     keys = ("model", "data", "split", "method", "params", "index", "metric")
-    return {tuple(row[k] for k in keys): row["value"] for row in rows if row["metric"] != "seconds"}
+    return {tuple(row[k] for k in keys): row["value"] for row in rows if row["metric"] not in ("seconds", "cpu")}
 
 
+@pytest.mark.slow
 def test_a_run_from_config_to_table(inline):
     out, summary = inline
     assert summary.done in (SAMPLES, SAMPLES - 3) and summary.failed == 0  # the winner may be a point of the sweep
@@ -72,10 +76,15 @@ def test_a_run_from_config_to_table(inline):
     assert titles == ["Gradient", "SmGrad", "RG", "RG"]
     assert all(entry.value == entry.value for row in tables[0].rows for entry in row.entries)
     rows = bench.read(out).to_pylist()
+    assert {row["metric"]: 0 < row["value"] < 60 for row in rows if row["metric"] in ("seconds", "cpu")} == {
+        "seconds": True,
+        "cpu": True,
+    }
     assert {row["seed"] for row in rows} == {5} and {row["version"] for row in rows} == {bp.__version__}
     assert len({(r["split"], r["method"], r["params"], r["index"], r["metric"]) for r in rows}) == len(rows)
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_library(inline):
     """One cell again by hand: the map from `bp.explain`, Attribution Localisation from its formula."""
     from backplay import zoo
@@ -87,6 +96,7 @@ def test_values_are_those_of_the_library(inline):
     assert found == pytest.approx(float((heat * mask).sum() / heat.sum()), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_nothing_is_computed_twice(inline, config):
     out, _ = inline
     before = text(out)
@@ -94,6 +104,7 @@ def test_nothing_is_computed_twice(inline, config):
     assert again.done == 0 and again.before > 20 and text(out) == before
 
 
+@pytest.mark.slow
 def test_winners_of_another_run(inline, config, tmp_path):
     """A transfer: nothing is selected anew, the modes of the other run are played on other samples."""
     text = CONFIG.replace("validation: 2, test: 3", "name: other, seed: 3, test: 1").replace("pf20, robustness", "sel")
@@ -152,7 +163,7 @@ def _until(process, out, rows):
                 return
         except bp.BackplayError:
             pass
-        time.sleep(0.05)
+        time.sleep(0.2)  # reading what is there takes a processor from those who write
 
 
 FACTORY = """
@@ -205,6 +216,38 @@ def test_failures_are_told_sample_by_sample(fragile, tmp_path, monkeypatch):
     assert not any(row["metric"] == "error" for row in bench.read(tmp_path / "run").to_pylist())
 
 
+class Touchy(Worker):
+    """Refuses every portion that sample 2 is in."""
+
+    def __init__(self):
+        self.name, self.threads, self.asked = "touchy", 1, []
+
+    def worker(self):
+        return self
+
+    def measured(self, portion, attempt):
+        self.asked.append(tuple(job.index for job in portion))
+        if 2 in self.asked[-1]:
+            raise OSError("the disk has gone")
+        return [Outcome(job, attempt=attempt) for job in portion]
+
+    def forget(self):
+        pass
+
+
+def test_of_a_portion_only_those_fail_that_must():
+    worker = Touchy()
+    jobs = tuple(Job(TableCell("toy", "zoo", "test", "gradient"), index, ("al",)) for index in range(4))
+    found = list(start(worker, "inline").run([jobs], retries=1))
+    assert worker.asked == [(0, 1, 2, 3), (0,), (1,), (2,), (3,), (2,)]  # each alone, then what failed once more
+    assert [(o.job.index, o.error is None, o.attempt) for o in found] == [
+        (0, True, 1),
+        (1, True, 1),
+        (3, True, 1),
+        (2, False, 2),
+    ]
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(fragile):
     from backplay.bench.runs import _order
@@ -213,7 +256,7 @@ def test_a_worker_that_dies_is_replaced(fragile):
     try:
         jobs = [Job(TableCell("toy", "zoo", "test", "gradient"), index, ("al",)) for index in range(4)]
         found = []
-        for outcome in machine.run(jobs, retries=1):
+        for outcome in machine.run([(job,) for job in jobs], retries=1):
             if not found:
                 machine.workers[0][0].kill()
                 machine.workers[1][0].kill()
@@ -275,6 +318,22 @@ def test_the_page_shows_maps(fragile, tmp_path):
     assert page.count("best: test-") == 3
 
 
+def test_the_page_shows_maps_where_localisation_was_not_measured(fragile, tmp_path):
+    """An ablation by sensitivity, where less is better: both sides of the switch, the least value as the best."""
+    (tmp_path / "ablation.yaml").write_text(
+        FRAGILE.partition("tables:")[0].replace("localisation", "maxs")
+        + "draws: 2\ntables:\n  - {kind: ablation, toggle: {epsilon: 1.0}, rows: [{method: rg, params: {tau: 0.5}}]}\n"
+    )
+    out = tmp_path / "run"
+    bench.run(bench.load(tmp_path / "ablation.yaml"), out)
+    page = maps.page(out)
+    rows = [row for row in bench.read(out).to_pylist() if row["metric"] == "maxs" and row["params"] != "{}"]
+    for params, word in (('{"tau": 0.5}', "best"), ('{"epsilon": 1, "tau": 0.5}', "switched on, best")):
+        least = min((row for row in rows if row["params"] == params), key=lambda row: row["value"])
+        assert f"{word}: {least['sample']}, MaxS {least['value']:.3f}" in page
+    assert page.count("<figcaption>") == 3 * 4  # the anchor, whose row the config does not name, among them
+
+
 @pytest.mark.parametrize(
     "arguments,said",
     [
@@ -288,6 +347,18 @@ def test_bad_input_is_one_line(arguments, said, capsys):
     assert main(["bench", *arguments]) == 1
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_a_prompt_answers_query_by_query(fragile, tmp_path, capsys, monkeypatch):
+    """A mistake is told and the next line answered."""
+    out = str(tmp_path / "run")
+    main(["bench", "run", str(fragile), "--out", out, "--test", "1"])
+    capsys.readouterr()
+    asked = "select count(*) as n from rows where metric = 'al'\n\nselect nonsense from rows\nselect 1 + 1 as two\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(asked))
+    assert main(["bench", "rows", out, "--sql"]) == 0
+    said = capsys.readouterr()
+    assert said.out == '"n"\n3\n"two"\n2\n' and said.err.count("the query fails") == 1
 
 
 def test_bad_queries(fragile, tmp_path, capsys):
@@ -318,6 +389,7 @@ def test_what_is_refused_leaves_no_folder(config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_tables_as_records(inline, capsys):
     """`--json`: what csv has, as numbers."""
     out, _ = inline

@@ -172,6 +172,7 @@ def test_death_between_sealing_and_removing_the_journal(tmp_path):
     assert len(read(tmp_path)) == 4 and not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_told_who_holds_the_folder(tmp_path):
     with Store(tmp_path, SESSION, "a: 1\n"):
         with pytest.raises(HeldError, match=rf"held by process {os.getpid()} of .* since"):
@@ -205,6 +206,7 @@ def test_the_lock_goes_with_its_process(tmp_path):
     assert len(written(tmp_path, [5], resume=True).done) == 6
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tmp_path):
     """The limit on the size of a file stands for a disk that is full."""
     code = """

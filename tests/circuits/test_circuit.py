@@ -15,6 +15,7 @@ import backplay as bp
 from attention_blocks import drawn
 from closeness import assert_near
 from enumerated import draw_inputs, examples, require, solved, tensor
+from legible import assert_legible
 from mixed import GAMES
 from oracles import strategies
 from oracles.attention import CLASSES, RoutingWalk, StoppingWalk
@@ -22,7 +23,6 @@ from oracles.passing import circuit_of
 from oracles.walks import Routing, Stopping, count_trajectories
 from sampled import Picture
 from toys import picture, tiny_vit
-from view.legible import assert_legible
 
 ROUTING = {"epsilon": 0.3, "tau": 0.7}
 
@@ -61,6 +61,7 @@ def check_sums(graph):
             assert_near(sum(e.difference for e in coming), node.difference, scale=node.total + 1e-9, what=node.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [strategies.dense_dags, strategies.conv_dags])
 def test_enumeration(networks):
     """Layers in any order, also such that walks pass by on a skip; channels of vectors and of images."""

@@ -6,10 +6,10 @@ import torch
 import backplay as bp
 from backplay import models, zoo
 from closeness import assert_near
+from legible import assert_legible
 from mixed import GAMES
 from sampled import Picture
 from toys import picture, tiny_vit
-from view.legible import assert_legible
 
 
 @pytest.mark.parametrize("game, options", [*GAMES, (bp.StoppingGame, {"multiply_by_input": True})])
@@ -57,6 +57,7 @@ def test_weights_as_targets():
     assert_near(found.relevance[0], (sums[0] - sums[1])[found.index[0]])
 
 
+@pytest.mark.slow
 def test_references():
     """The strongest images are those whose own plays send most through the channel."""
     model, batch = zoo.load("vgg"), zoo.images(6, seed=3)

@@ -90,6 +90,14 @@ def test_inspect_names_the_operator_without_a_kind(capsys, networks):
     fails(capsys, "inspect", "--model", f"{networks}:cubic", words=("special_bessel_j0", "no kind"), code=1)
 
 
+def test_inspect_names_all_of_them(capsys, networks):
+    """From the input to the output; what stands behind the first one too."""
+    words = ("3 operators", "special_bessel_j0 in module '1', special_airy_ai in module '3', special_bessel_j0", "'4'")
+    fails(capsys, "inspect", "--model", f"{networks}:several", words=words, code=1)
+    code, out, _ = run(capsys, "inspect", "--model", f"{networks}:several", "--json")
+    assert code == 1 and json.loads(out)["error"]["type"] == "CaptureError"
+
+
 def test_models(capsys):
     code, out, err = run(capsys, "models", "--json")
     found = {entry["form"]: entry for entry in json.loads(out)}
@@ -121,7 +129,10 @@ def test_one_method_in_full(capsys):
     info = bp.methods()["rg"]
     assert code == 0 and all(f"--{name.replace('_', '-')} " in out for name in info.params) and info.reference in out
     assert "--tau 1.0: a finite number > 0; temperature of the policies\n" in out
+    assert "--layer None: the name of a module or node, or None; a module at whose output" in out
+    assert run(capsys, "methods", "gradcam")[1].count("--layer") == 1
     _, out, _ = run(capsys, "methods", "lime")
+    assert "--layer" not in out
     assert "--segments 80: an integer >= 1; superpixels that SLIC is asked for\n" in out
     _, out, _ = run(capsys, "methods", "lrp_gamma")
     assert "--gamma 0.25: a finite number >= 0\n" in out, "nothing behind a parameter without a note"
@@ -320,6 +331,7 @@ def test_interrupted(networks):
     assert running.returncode == 130 and err == "backplay inspect: interrupted\n"
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_is_one_line(networks, image, tmp_path):
     """torch logs twenty lines about what its exporter met, which are silenced."""
     options = ["--model", f"{networks}:wrong", "-o", tmp_path / "maps"]
@@ -329,6 +341,7 @@ def test_a_model_that_fails_is_one_line(networks, image, tmp_path):
     assert done.stderr.count("\n") == 1 and "Sequential itself fails on input (2, 3, 16, 16)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves(networks):
     reader, writer = os.pipe()
     os.close(reader)
@@ -338,6 +351,7 @@ def test_a_reader_that_leaves(networks):
     assert done.returncode == 141 and done.stderr == b""
 
 
+@pytest.mark.slow
 def test_the_library_stays_light():
     """Pictures, networks of others and plots are loaded where they are asked for, not with the package."""
     code = """

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -91,6 +92,74 @@ def test_shares_that_arrive(networks, folder):
     for column, game in zip(asked, (bp.RoutingGame(loaded.model, tau=0.7), bp.StoppingGame(loaded.model)), strict=True):
         expected = arriving(game.play(x)).tolist()
         assert [answer.maps[column].arrives for answer in answers] == pytest.approx(expected, rel=1e-5)
+
+
+def test_maps_without_shares(capsys, networks, image, tmp_path):
+    """`--no-share`: the same maps, and nobody follows the walk."""
+    options = ("--model", f"{networks}:small", "--method", "rg,sg,gradient", "--json", "-o", tmp_path / "maps")
+    (whole,) = json.loads(run(capsys, "explain", image, *options)[1])["photographs"]
+    code, printed, err = run(capsys, "explain", image, "--no-share", *options)
+    (bare,) = json.loads(printed)["photographs"]
+    assert code == 0 and err == "" and bare["figure"] != whole["figure"], "a run of its own"
+    assert whole["maps"]["rg"]["arrives"] > 0 and all(found["arrives"] is None for found in bare["maps"].values())
+    assert bare["value"] == whole["value"] and bare["target"] == whole["target"]
+    with np.load(whole["numbers"]) as one, np.load(bare["numbers"]) as other:
+        assert all(np.allclose(one[name], other[name], rtol=1e-6) for name in ("rg", "sg", "gradient"))
+
+
+def test_games_share_a_forward_pass(networks, image):
+    """Those of the network, and those of a deformed one: each column is what its game says alone."""
+    loaded = models.load(f"{networks}:small")
+    x = loaded.photograph(image)[None]
+    variance = {"input_variance": ["2"]}
+    asked = columns.read(
+        ["rg", "sg"], {"tau": ["0.5", "0.8"], "tau_forward": ["true", "false"], "risk": ["0", "-1"]} | variance
+    )
+    (answer,) = Explaining(loaded, asked)(x)
+    assert list(answer.maps) == asked and answer.predicted == int(loaded.model(x).argmax())
+    for column in asked:
+        expected = bp.explain(loaded.model, x, answer.predicted, method=column.method, **column.params)[0]
+        assert np.allclose(answer.maps[column].heat, expected, rtol=1e-5, atol=1e-7), column.name
+
+
+def test_relevance_at_a_layer(capsys, networks, image, tmp_path):
+    """At the output of a module, in its shape; class activation maps read their feature map there."""
+    options = ("--method", "rg,gradient_x_input,gradcam,sg", "--layer", "1", "--target", "2", "--json")
+    code, printed, err = run(capsys, "explain", image, "--model", f"{networks}:small", *options, "-o", tmp_path / "o")
+    report = json.loads(printed)
+    (found,) = report["photographs"]
+    assert code == 0 and err == "" and "-layer=1" in os.path.basename(found["figure"])
+    loaded = models.load(f"{networks}:small")
+    x = loaded.photograph(image)[None]
+    with np.load(found["numbers"]) as numbers:
+        for method in ("rg", "gradient_x_input", "gradcam", "sg"):
+            expected = bp.explain(loaded.model, x, 2, method=method, layer="1")[0]
+            assert numbers[f"{method} layer=1"].shape == ((1, 32, 32) if method == "gradcam" else (4, 15, 15))
+            assert np.allclose(numbers[f"{method} layer=1"], expected, rtol=1e-4, atol=1e-6), method
+    assert all(column["params"]["layer"] == "1" for column in report["columns"])
+    assert found["maps"]["rg layer=1"]["arrives"] is None
+
+
+def test_tokens_lie_on_the_photograph(image):
+    """Relevance at a transformer's block is drawn patch by patch, without the class token."""
+    loaded = models.load("zoo:vit")
+    x = loaded.photograph(image)[None]
+    network = bp.capture(loaded.model, x)
+    blocks = [n.name for n in network.nodes if n.kind == "sum" and len(n.shape) == 3]
+    asked = columns.read(["rg"], {"layer": [blocks[1], blocks[-1]]})
+    (answer,) = Explaining(loaded, asked)(x)
+    for column in asked:
+        found, expected = answer.maps[column], bp.explain(loaded.model, x, method="rg", layer=column.layer)[0]
+        assert np.allclose(found.heat, expected, rtol=1e-4, atol=1e-6)
+        side, scores = math.isqrt(len(expected)), expected.sum(1)
+        first = len(expected) - side * side
+        assert np.allclose(found.shown, scores[first:].reshape(side, side), rtol=1e-4, atol=1e-6)
+        assert found.aside == pytest.approx(float(scores[:first].abs().sum() / scores.abs().sum()), rel=1e-3)
+    early, late = (answer.maps[column] for column in asked)
+    assert early.shown.any() and late.aside == 1, "the last block's patches are not read any more"
+    notes = pictures.letters(image, answer, loaded)["notes"]
+    assert notes[asked[1].title].replace("\u00a0", " ") == "100 % on other tokens"
+    assert bp.view.panels(answer.x[None], pictures.planes(answer)).axes[0].images[1].get_array().shape == (side, side)
 
 
 def test_why_one_rather_than_another(capsys, networks, image, tmp_path):
@@ -186,7 +255,8 @@ def test_the_figure(networks, image):
     loaded = models.load(f"{networks}:small")
     asked = columns.read(["rg", "gradient"], {"tau": ["0.5", "1"]})
     (answer,) = Explaining(loaded, asked, target="2")(loaded.photograph(image)[None])
-    figure = pictures.draw(image, answer, loaded)
+    letters = pictures.letters(image, answer, loaded)
+    figure = bp.view.panels(answer.x[None], pictures.planes(answer), **letters, model=loaded)
     drawn = [np.asarray(i.get_array()) for i in figure.findobj(AxesImage)]
     panels = [d for d in drawn if d.shape[0] == 32]
     assert np.allclose(panels[0], (answer.x * 0.5 + 0.5).movedim(0, -1), atol=1e-6)
@@ -435,6 +505,10 @@ def test_explain_refuses(capsys, networks, image, tmp_path):
     refuses("--method", "smoothgrad", "--seed", 10**23, words=("seed", "64 bits"))
     refuses("--text", "a text", words=("not both",))
     refuses("--position", "1", words=("--position",))
+    refuses("--layer", "9", words=("--layer 9", "backplay inspect"))
+    refuses("--layer", "9", "--method", "gradcam", words=("--layer 9", "backplay inspect"))
+    refuses("--layer", "3", words=("--layer 3", "(5,)", "name one of"))
+    refuses("--layer", "1", "--method", "lime", words=("--layer", "lime has no such parameter", "gradcam"))
     (tmp_path / "empty").mkdir()
     refuses(words=("no photographs",), picture=tmp_path / "empty")
     Image.new("L", (1, 60_000)).save(tmp_path / "line.png")
@@ -507,13 +581,34 @@ def test_texts(capsys, tmp_path):
     assert code == 0 and "positive (1)" in printed and len(os.listdir(out)) == 5
 
 
+def test_why_one_word_rather_than_another(capsys, tmp_path):
+    from backplay import zoo
+
+    options = ("--model", "zoo:text", "--target", "negative", "--against", "positive", "-o", tmp_path / "maps")
+    code, printed, _ = run(capsys, "explain", "--text", REVIEW, *options, "--json")
+    (found,) = json.loads(printed)["texts"]
+    model = zoo.load("text")
+    expected = bp.text.explain(model, model.tokenizer, REVIEW, "negative", against="positive")[0]
+    assert code == 0 and (found["class"], found["against_class"]) == ("negative", "positive")
+    assert found["value"] == pytest.approx(expected.value, rel=1e-5)
+    numbers = json.loads(Path(found["numbers"]).read_text())["rg"]
+    assert numbers["scores"] == pytest.approx(expected.scores.tolist(), rel=1e-4, abs=1e-6)
+    assert "rather than positive" in Path(found["figure"]).read_text()
+    code, printed, _ = run(capsys, "explain", "--text", REVIEW, *options)
+    assert code == 0 and "negative (0) rather than positive" in printed, "read from the record"
+
+
 def test_texts_that_are_refused(capsys, tmp_path):
     out = ("-o", tmp_path / "maps")
     fails(capsys, "explain", "--text", "  ", "--model", "zoo:text", *out, words=("empty",), code=1)
     fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:vgg", *out, words=("zoo:text",), code=1)
     fails(capsys, "explain", "--text", REVIEW, "--model", "hf:nowhere", *out, words=("no folder",), code=1)
     fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--target", "neutral", *out, words=("neutral",))
-    fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--against", "0", *out, words=("--against",))
+    fails(
+        capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--against", "0", *out, words=("against", "itself")
+    )
+    fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--layer", "a", *out, words=("--layer", "tokens"))
+    fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--no-share", *out, words=("--no-share",))
     fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--method", "gradcam", *out, words=("gradcam",))
     assert not (tmp_path / "maps").exists()
     code, printed, err = run(capsys, "explain", "--text", " ", "--text", "great", "--model", "zoo:text", *out)
@@ -546,11 +641,15 @@ def test_a_text_model_of_transformers(capsys, tmp_path):
     expected = bp.text.explain(model.eval(), tokenizer, "good film")[0]
     numbers = json.loads(Path(found["numbers"]).read_text())["rg"]
     assert numbers["scores"] == pytest.approx(expected.scores.tolist(), rel=1e-4, abs=1e-6)
+    code, printed, err = run(capsys, "inspect", "--model", f"hf:{tmp_path / 'bert'}", "--json")
+    graph = json.loads(printed)
+    assert code == 0 and graph["classes"] == 2 and graph["nodes"][0]["shape"] == [None, 8, 16], err
 
 
 # ---------------------------------------------------------------- as a process
 
 
+@pytest.mark.slow
 def test_a_warning_is_one_line(networks, image, tmp_path):
     options = ["--model", f"{networks}:small", "--alpha", "3", "-o", tmp_path / "maps"]
     command = [sys.executable, "-m", "backplay", "explain", image, *options]
@@ -559,6 +658,7 @@ def test_a_warning_is_one_line(networks, image, tmp_path):
     assert done.stderr.count("\n") == 1 and "alpha" in done.stderr and ".py" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_entry_point_is_installed():
     """`backplay`, as pip installs it."""
     found = shutil.which("backplay", path=os.path.dirname(sys.executable))

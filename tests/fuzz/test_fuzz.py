@@ -9,7 +9,7 @@ SEEDS, SHARE = 240, 12  # each test plays a share of them, so that two processes
 FIRST = range(0, SEEDS, SHARE)
 
 
-@pytest.mark.parametrize("first", [n if n < SEEDS // 2 else pytest.param(n, marks=pytest.mark.slow) for n in FIRST])
+@pytest.mark.parametrize("first", [n if n < 2 * SHARE else pytest.param(n, marks=pytest.mark.slow) for n in FIRST])
 def test_random_networks(first):
     """Both games, their walks and their ends; distances, batches and sampling of every third."""
     for seed in range(first, first + SHARE):

@@ -14,10 +14,15 @@ from architectures.detached import gradient
 from closeness import array, assert_near
 from families import prepared
 from networks import calibrate
+from series import series
 
-PLAYED = [
-    pytest.param(name, marks=pytest.mark.slow) if a.slow else name for name, a in CATALOGUE.items() if not a.refused
-]
+pytestmark = pytest.mark.capture
+
+# convolutions, gates that multiply, attention beside convolutions, texts, and samples that do not lie first
+FEW = ("starnet", "convmixer", "gmlp", "botnet", "pit", "qwen3", "gpt2 classifier", "modernbert", "sequence first")
+PLAYED = series(
+    [name for name, a in CATALOGUE.items() if not a.refused], FEW, [name for name, a in CATALOGUE.items() if a.slow]
+)
 REFUSED = [name for name, a in CATALOGUE.items() if a.refused]
 
 

@@ -9,6 +9,7 @@ import backplay as bp
 from closeness import array, assert_near, l1_relative
 from families import NAMED, REDUCED, Family, prepared
 from networks import photo, twin
+from series import series
 
 F64 = torch.float64
 
@@ -28,8 +29,8 @@ def play_reduced(name):
     return model, x, bp.RoutingGame(model).play(x, [1, 3])
 
 
-# one of each kind of attention in every run: torch's own, windows, class token, distillation, relative positions with
-# spelled-out bias, talking heads, channels, registers, none at all, and transformers'
+# one of each kind of attention takes no more than seconds: torch's own, windows, class token, distillation, relative
+# positions with spelled-out bias, talking heads, channels, registers, none at all, and transformers'
 FAST = (
     "torchvision vit",
     "torchvision swin v2",
@@ -41,11 +42,10 @@ FAST = (
     "timm registers",
     "hub vit",
 )
+FEW = ("torchvision vit", "timm beit", "timm cait", "hub vit")
 
 
-@pytest.fixture(
-    scope="module", params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in REDUCED]
-)
+@pytest.fixture(scope="module", params=series(REDUCED, FEW, set(REDUCED) - set(FAST)))
 def solved(request):
     """Name, model, input and play of each family in turn, captured once for all the tests."""
     return request.param, *play_reduced(request.param)

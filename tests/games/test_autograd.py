@@ -14,6 +14,7 @@ import backplay as bp
 from closeness import assert_near, unscaled
 from held import EXACT, HeldGate
 from networks import family, lively, photo, side
+from series import series
 
 FAST = [
     "vgg11",
@@ -51,7 +52,8 @@ SLOW = [
     "mnasnet1_0",
     "shufflenet_v2_x1_0",
 ]
-FAMILIES = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+# plain, residual, squeezed and excited, shuffled
+FAMILIES = series([*FAST, *SLOW], ("squeezenet1_1", "resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5"), SLOW)
 
 
 class HeldSqueeze(nn.Module):

@@ -81,6 +81,7 @@ def test_dense_networks(data):
     both_games(data, data.draw(strategies.dense_dags()))
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.data())
 def test_convolutional_networks(data):

@@ -59,6 +59,7 @@ def test_dense_networks(data):
     play_routing(data, data.draw(strategies.dense_dags()))
 
 
+@pytest.mark.slow
 @examples(20)
 @given(st.data())
 def test_convolutional_networks(data):

@@ -9,6 +9,8 @@ from torch import nn
 
 import backplay as bp
 
+pytestmark = pytest.mark.capture
+
 
 def modest():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)).eval()
@@ -39,7 +41,6 @@ def traces(game_class, **modes):
     ],
 )
 def test_nothing_lingers(game, modes):
-    gc.collect()
     gc.disable()
     try:
         left = [name for name, trace in traces(game, **modes).items() if trace() is not None]

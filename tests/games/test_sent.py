@@ -11,6 +11,8 @@ from torch import nn
 
 import backplay as bp
 
+pytestmark = pytest.mark.capture
+
 
 @pytest.fixture
 def model():
@@ -42,6 +44,7 @@ def _explain(sent, x):
     return pickle.dumps([thing.attribute(x, 1) for thing in pickle.loads(sent)])
 
 
+@pytest.mark.slow
 def test_another_process(model, x):
     """What is sent there gives the same maps as here."""
     here = things(model, x)

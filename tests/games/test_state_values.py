@@ -214,6 +214,7 @@ def stack(depth):
     return model
 
 
+@pytest.mark.slow
 def test_payoffs_beyond_the_range_of_float32():
     """def:adf-recursion with pencil and paper: at (1, 1) both streams of layer n add up to 8ⁿ, and differ by 1.
 

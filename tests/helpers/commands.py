@@ -21,6 +21,16 @@ NETWORKS = textwrap.dedent("""
                 return torch.special.bessel_j0(x).mean((2, 3))
         return Cubic(), {"size": 8}
 
+    def several():
+        class Bent(nn.Module):
+            def forward(self, x):
+                return torch.special.bessel_j0(x)
+        class Airy(nn.Module):
+            def forward(self, x):
+                return torch.special.airy_ai(x)
+        layers = [nn.Conv2d(3, 4, 3), Bent(), nn.Conv2d(4, 4, 3), Airy(), Bent(), nn.Flatten(), nn.Linear(64, 2)]
+        return nn.Sequential(*layers), {"size": 8}
+
     def wrong():
         return small()[0], {"size": 16}
 

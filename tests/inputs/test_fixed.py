@@ -8,6 +8,8 @@ from torch.nn import functional
 import backplay as bp
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 
 

@@ -7,6 +7,8 @@ from torch import nn
 import backplay as bp
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 
 

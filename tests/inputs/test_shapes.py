@@ -13,6 +13,8 @@ from backplay.games import batches
 from backplay.network import captures
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 
 

@@ -16,6 +16,8 @@ from enumerated import examples, solved, tensor
 from oracles import laws, strategies
 from oracles.walks import MINUS, PLUS, Routing, Stopping, TooManyTrajectories, count_trajectories, enumerate_walks
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 
 
@@ -84,6 +86,7 @@ def compare_play(side):
     assert play.health().ok, play.health()
 
 
+@pytest.mark.slow
 @examples(8)
 @given(st.data())
 def test_against_trajectories(data):

@@ -65,6 +65,7 @@ print(torch.ops.torchvision.nms(torch.zeros(2, 4), torch.zeros(2), 0.5).tolist()
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error, message",
     [("ModuleNotFoundError", "No module named 'torchvision'"), ("RuntimeError", "something else")],

@@ -11,6 +11,8 @@ from closeness import assert_near
 from nets import TARGETS, build
 from portraits import mixed_modes, portrait, same
 
+pytestmark = pytest.mark.capture
+
 # fewer draws than by default, for speed
 QUICK = {
     "smoothgrad": {"n": 5},

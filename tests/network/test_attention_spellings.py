@@ -9,6 +9,8 @@ import backplay as bp
 from closeness import assert_near
 from held import gradient
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 
 

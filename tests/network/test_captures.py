@@ -8,6 +8,8 @@ import backplay as bp
 from backplay.network import captures
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 CAPTURING = ("sg", "rg", "deeplift", "lrp_epsilon")
 

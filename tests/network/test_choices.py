@@ -8,6 +8,8 @@ import backplay as bp
 from against import Between, check_all, inputs, move_rule
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 CHOICES = {
     "minimum": (lambda h: torch.minimum(h, h.flip(-1)), (3, 4)),
     "fmin": (lambda h: torch.fmin(h, h.flip(-1)), (3, 4)),

@@ -7,6 +7,8 @@ from torch import nn
 import backplay as bp
 from closeness import array, assert_near
 
+pytestmark = pytest.mark.capture
+
 
 class Frames(nn.Module):
     """A class token before the patches of every frame; the first rows of all frames are read for the samples."""

@@ -13,6 +13,8 @@ from closeness import assert_near, unscaled
 from contracted import CONSTANT, F64, HELD, PLAIN, Middle, twin
 from oracles import matrices
 
+pytestmark = pytest.mark.capture
+
 FORMS = {**PLAIN, **{f"held: {k}": v for k, v in HELD.items()}, **{f"constant: {k}": v for k, v in CONSTANT.items()}}
 
 

@@ -12,6 +12,8 @@ from torch.nn.utils import prune
 
 import backplay as bp
 
+pytestmark = pytest.mark.capture
+
 
 class Function(nn.Module):
     """A module from a function of itself and its inputs, with parts as attributes."""

@@ -7,6 +7,8 @@ from torch import nn
 import backplay as bp
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 CHOICES = {
     "topk": lambda t: t.topk(3, dim=-1)[0],

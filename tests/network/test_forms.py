@@ -10,6 +10,8 @@ from torch.nn import functional as F
 import backplay as bp
 from closeness import assert_near, unscaled
 
+pytestmark = pytest.mark.capture
+
 F64 = torch.float64
 
 

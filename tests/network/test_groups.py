@@ -7,6 +7,8 @@ from torch import nn
 import backplay as bp
 from backplay.network.groups import channel_axis, find_grouped, groups_of, read_states
 
+pytestmark = pytest.mark.capture
+
 
 class Layouts(nn.Module):
     """Convolutions, channels last, concatenation, pools, windows that share an axis with the samples, a flat end."""

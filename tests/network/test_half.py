@@ -11,6 +11,8 @@ from torch.nn import functional
 import backplay as bp
 from backplay.network.precision import InSingle
 
+pytestmark = pytest.mark.capture
+
 HALVES = [torch.float16, torch.bfloat16]
 
 

@@ -8,6 +8,8 @@ import backplay as bp
 from against import Between, affine_rule, check_all, inputs, mix_rule
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 INDEX = torch.tensor([2, 0, 2])
 WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 1.4], dtype=torch.float64)
 TURN = torch.tensor([[[0.8, 0.3, 0.1], [-0.2, 0.9, 0.0]]], dtype=torch.float64)

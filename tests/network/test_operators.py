@@ -10,6 +10,8 @@ from backplay.network.forms import FACTORS
 from backplay.network.operators import ALIASES, OPERATORS, meaning
 from backplay.network.reading.calls import READINGS
 
+pytestmark = pytest.mark.capture
+
 UNNAMED = {"other", "clamp", "hardtanh"}  # activations that follow their slope, or lie between bounds
 
 

@@ -10,6 +10,8 @@ from torch.nn import functional
 
 import backplay as bp
 
+pytestmark = pytest.mark.capture
+
 
 class Net(nn.Module):
     """Two linear layers around a function of the hidden values, the input and the module."""

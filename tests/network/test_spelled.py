@@ -9,6 +9,8 @@ from against import Between, check_all, check_walk, inputs, mix_rule
 from alike import alike
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 ROW = torch.arange(1, 5, dtype=torch.float64)
 WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 1.4], dtype=torch.float64)
 

@@ -15,6 +15,8 @@ from closeness import assert_near
 from networks import SIDE, photo, small
 from portraits import mixed_modes, portrait, same
 
+pytestmark = pytest.mark.capture
+
 
 def games(model):
     return [bp.StoppingGame(model), bp.RoutingGame(model), bp.RoutingGame(model, epsilon=0.0, tau=0.5)]

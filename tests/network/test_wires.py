@@ -9,6 +9,8 @@ import backplay as bp
 from against import Between, check_all, check_values, check_walk, inputs, move_rule
 from closeness import assert_near
 
+pytestmark = pytest.mark.capture
+
 MASK = torch.tensor([True, False, True, False])
 LOWEST = float("-inf")
 

@@ -264,7 +264,8 @@ def _dense(step, nodes, dag, consumers):
         return Node("sum", step.inputs, step.shape, {"signs": (1, -1)}, False)
     if step.op == "maximum":
         groups = [[(0, k), (1, k)] for k in range(source.size)]
-        return Node("max", step.inputs, step.shape, {"groups": groups}, operands)
+        one = any(nodes[i].non_negative for i in step.inputs)  # the larger of two is no less than either of them
+        return Node("max", step.inputs, step.shape, {"groups": groups}, one)
     if step.op == "max_pool":
         groups = [[(0, k) for k in group] for group in step.parameters["groups"]]
         return Node("max", step.inputs, step.shape, {"groups": groups}, operands)

@@ -60,10 +60,10 @@ def test_noise(network, x):
     levels = list(input_noise(network, x, sigmas=(0.0, 0.1, 0.5), seed=1))
     for game in ("sg", "rg"):  # the root of one rounding, where an input is played twice
         assert levels[0].distance[game].max() < 1e-7
-    drawn = (noisy(x, 0.5, 1) - x) / 0.5
-    assert torch.allclose((noisy(x, 0.1, 1) - x) / 0.1, drawn)  # one draw for all levels
-    assert close(noisy(x[3:], 0.5, 1, first=3), noisy(x, 0.5, 1)[3:])  # and for any batch
-    assert not close(noisy(x, 0.5, 1), noisy(x, 0.5, 2))
+    drawn = (noisy(x, 0.5, 1, range(5)) - x) / 0.5
+    assert torch.allclose((noisy(x, 0.1, 1, range(5)) - x) / 0.1, drawn)  # one draw for all levels
+    assert close(noisy(x[3:], 0.5, 1, [3, 4]), noisy(x, 0.5, 1, range(5))[3:])  # and for any batch
+    assert not close(noisy(x, 0.5, 1, range(5)), noisy(x, 0.5, 2, range(5)))
     target = network.model(x).argmax(1)  # of the clean input
     for game in ("sg", "rg"):
         h, surviving = by_hand(game, (network, x), (network, x + 0.5 * drawn), target)

@@ -13,7 +13,7 @@ from torch import nn
 import backplay as bp
 from backplay import zoo
 from backplay.sanity import cascade, randomise
-from backplay.sanity.similarity import hog, spearman
+from backplay.sanity.similarity import describe
 
 
 def test_similarities_are_the_libraries():
@@ -21,12 +21,20 @@ def test_similarities_are_the_libraries():
     a, b = torch.randn(3, 3, 96, 96).double(), torch.randn(3, 3, 96, 96).double()
     b[1] = a[1] + 0.3 * b[1]
     left, right = (m.sum(1).abs().numpy() for m in (a, b))
+    one, two = describe(a), describe(b)
     for k in range(3):
-        assert float(spearman(a, b)[k]) == pytest.approx(spearmanr(left[k].ravel(), right[k].ravel()).statistic)
+        assert float(one.spearman(two)[k]) == pytest.approx(spearmanr(left[k].ravel(), right[k].ravel()).statistic)
         descriptors = [skimage_hog(m[k] / m[k].max(), pixels_per_cell=(16, 16)) for m in (left, right)]
-        assert float(hog(a, b)[k]) == pytest.approx(np.corrcoef(*descriptors)[0, 1])
-    assert torch.allclose(spearman(a, -a), torch.ones(3).double()) and torch.allclose(hog(a, a), torch.ones(3).double())
-    assert not spearman(a, torch.zeros_like(a)).any()
+        assert float(one.hog(two)[k]) == pytest.approx(np.corrcoef(*descriptors)[0, 1])
+    ones = torch.ones(3).double()
+    assert torch.allclose(one.spearman(describe(-a)), ones) and torch.allclose(one.hog(one), ones)
+    flat = describe(torch.zeros_like(a))
+    assert not one.spearman(flat).any() and not one.hog(flat).any()
+    for wrong in (a[:2], a[:, :, :50]):
+        with pytest.raises(bp.BackplayError, match="of one shape are compared"):
+            one.spearman(describe(wrong))
+    with pytest.raises(bp.BackplayError, match=r"pictures \(B, C, H, W\); got \(3, 96, 96\)"):
+        describe(a[:, 0])
 
 
 def small():
@@ -52,7 +60,20 @@ def test_steps():
         plays = [game(m).play(x, target) for m in (model, twin)]
         assert torch.allclose(steps[-1].distance[name], bp.hellinger(*plays).distance)
     maps = [bp.explain(m, x, target, method="gradient") for m in (model, twin)]
-    assert torch.allclose(steps[-1].spearman["gradient"], spearman(*maps))
+    assert torch.allclose(steps[-1].spearman["gradient"], describe(maps[0]).spearman(describe(maps[1])))
+
+
+def test_each_step_draws_its_own_layer_and_no_other():
+    model = small()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    reached = []
+    for step in cascade(model, torch.randn(1, 3, 12, 12), method=[], games="sg"):
+        now = {name: value.clone() for name, value in step.model.named_parameters()}
+        drawn = step.layer.parameters if step.layer else ()
+        assert {name for name in now if not torch.equal(now[name], before[name])} == set(drawn), step.number
+        reached += drawn
+        before = now
+    assert sorted(reached) == sorted(before)
 
 
 def test_seeds_give_the_same_curve():

@@ -16,6 +16,7 @@ def net(width=6):
     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3)).double().eval()
 
 
+@pytest.mark.slow
 def test_networks():
     torch.manual_seed(0)
     x, models = torch.randn(3, 4).double(), {"a": net(), "b": net(), "c": net()}

@@ -14,6 +14,8 @@ from backplay import bench, models, zoo
 from backplay.bench.engines import ENGINES
 from backplay.cli import main
 from backplay.sanity import cascade, config, double_random, figures, input_noise, runs, separability, tables
+from backplay.sanity.plan import portions
+from backplay.sanity.walks import played
 
 NETS = """
 import torch
@@ -78,6 +80,7 @@ def same(found, expected):
     return (found is None and math.isnan(float(expected))) or found == pytest.approx(float(expected), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_are_what_the_library_gives(done, home):
     """Each experiment as a call on the whole batch, against its rows, which were measured image by image."""
     _, found = done
@@ -105,6 +108,7 @@ def test_rows_are_what_the_library_gives(done, home):
     assert same(found["toy", "distances", "twin", 0, "sg.distance"], bp.hellinger(*plays).distance)
 
 
+@pytest.mark.slow
 def test_what_is_measured_where(done):
     """Limits hold, methods that do not fit are left out, steps that a network has not are passed over."""
     _, found = done
@@ -118,6 +122,7 @@ def test_what_is_measured_where(done):
     assert {key[3] for key in found if key[1] == "input-noise"} == set(range(5))
 
 
+@pytest.mark.slow
 def test_nothing_is_computed_twice(done, home):
     again = runs.run(config.load(home / "small.yaml"), home / "run", resume=True, tell=lambda line: None)
     assert again.done == 0 and again.before > 100
@@ -127,6 +132,7 @@ def test_nothing_is_computed_twice(done, home):
         runs.run(config.load(home / "small.yaml", images=2), home / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_tables(done):
     folder, found = done
     built = {table.title.split(": ", 1)[1]: table for table in tables.build(folder)}
@@ -153,6 +159,7 @@ def test_tables(done):
         assert "separability" in text and "nan" not in text
 
 
+@pytest.mark.slow
 def test_figures(done, tmp_path):
     folder, _ = done
     drawn = figures.draw(folder)
@@ -166,6 +173,7 @@ def test_figures(done, tmp_path):
     assert [path.name for path in written] == ["cascade.png", "cascade.svg"] and all(p.stat().st_size for p in written)
 
 
+@pytest.mark.slow
 def test_commands(done, home, tmp_path, capsys):
     folder = str(done[0])
     assert main(["sanity", "run", str(home / "small.yaml"), "--out", folder, "--resume"]) == 0
@@ -203,6 +211,47 @@ def test_what_is_refused_leaves_no_folder(home, tmp_path):
     with pytest.raises(bp.BackplayError, match="did you mean vgg"):
         runs.run(config.load(tmp_path / "wrong.yaml"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def portions_of(home):
+    layers = {"all": ["5", "1"], "weights": ["5", "1"]}
+    known = {name: layers | {"fits": ["gradient"], "together": 10} for name in ("toy", "twin")}
+    return portions(config.load(home / "small.yaml"), known, zoo.images(12).target.tolist())
+
+
+def on_images(found):
+    """Those of the first network's cascades."""
+    return [p for p in found if p[0].cell.model == "toy" and p[0].cell.method in ("cascade", "ranks")]
+
+
+def test_samples_that_want_the_same_are_played_together(home):
+    found = portions_of(home)
+    keys = [job.key for portion in found for job in portion]
+    # of each network: steps, chosen steps, rounds, noises, pairs; and the two beside each other
+    assert len(set(keys)) == len(keys) == 2 * (3 * 12 + 2 * 12 + 3 + 2 * 5 + (2 + 2 + 12 + 2)) + 12
+    for portion in found:
+        assert len({(job.cell, job.metrics) for job in portion}) == 1 and len(portion) <= 10
+    cuts = [tuple(job.index for job in portion) for portion in on_images(found)]
+    assert list(dict.fromkeys(cuts)) == [(0,), (1,), tuple(range(2, 10)), (10, 11)]  # limits are cuts too
+    assert cuts == sorted(cuts)  # everything on some images, then everything on the next
+
+
+def test_the_unchanged_network_is_played_once(home, monkeypatch):
+    """All steps of both cascades on the same images are compared with one play of each game."""
+    seen = []
+
+    def watched(network, game, x, aim):
+        seen.append((network, game, len(x)))
+        return played(network, game, x, aim)
+
+    monkeypatch.setattr("backplay.sanity.walks.played", watched)
+    worker = runs._order(config.load(home / "small.yaml")).worker()
+    wanted = [portion for portion in on_images(portions_of(home)) if portion[0].index == 2]
+    assert len(wanted) == 5  # three steps and two
+    for portion in wanted:
+        assert [outcome.error for outcome in worker.do(portion)] == [None] * 8
+    own = [(game, images) for network, game, images in seen if network is worker._network]
+    assert own == [("sg", 8), ("rg", 8)] and len(seen) == 2 + 2 * 4  # step 0 plays nothing more
 
 
 def test_its_own_keys_are_named(tmp_path):

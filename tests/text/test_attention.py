@@ -5,7 +5,7 @@ import torch
 
 import backplay as bp
 from closeness import assert_near
-from text.readers import TEXTS, reader
+from readers import TEXTS, reader
 
 # its eager softmax is taken in float32 by some families
 CASES = {"bert": 1e-6, "gpt2": 1e-6, "llama": 1e-5}

@@ -5,7 +5,7 @@ import pytest
 from backplay.text.batches import _rounded, batches
 from backplay.text.reader import Reader
 from backplay.text.tokens import tokenise
-from text.readers import reader
+from readers import reader
 
 TEXTS = ["the film", "a film was dull", "we was on a dull film and it rain"]
 

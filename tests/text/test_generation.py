@@ -8,12 +8,13 @@ import torch
 
 import backplay as bp
 from closeness import assert_near
-from text.readers import digits, reader
+from readers import digits, reader
+from series import series
 
 PROMPT, COMPLETION = "the film was", " unforgettable"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gemma"])
+@pytest.mark.parametrize("name", series(["gpt2", "llama", "qwen3", "gemma"], ("gpt2",)))
 def test_columns_are_single_plays(name):
     """Each written token against `bp.explain` on the tokens before it, and nothing behind them."""
     model, tokenizer = reader(name)

@@ -8,7 +8,8 @@ import torch
 
 import backplay as bp
 from closeness import assert_near
-from text.readers import FAMILIES, TEXTS, digits, reader
+from readers import FAMILIES, TEXTS, digits, reader
+from series import series
 
 # models that answer at every token, and where they are asked
 PLACES = {"bert tokens": 2, "t5 encoder": 2, "bert masked": 2}
@@ -24,7 +25,7 @@ def by_hand(name, text, target, method="rg", **params):
     return found.norm(dim=-1) if method in ("gradient", "smoothgrad", "sg") else found.sum(-1)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", series(EVERY, ("bert", "gpt2 classes")))
 def test_scores_are_those_of_each_text_alone(name):
     """Three texts of three lengths in one call: the same numbers as one by one without padding."""
     model, tokenizer = reader(name)
@@ -44,12 +45,25 @@ def test_scores_are_those_of_each_text_alone(name):
         assert found.scores.abs().max() > 0
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "qwen3", "modernbert"])
+@pytest.mark.parametrize("name", series(["bert", "llama", "qwen3", "modernbert"], ("bert",)))
 def test_eager_and_fused_attention(name):
     """Either way of computing attention gives the same maps."""
     maps = [bp.text.explain(*reader(name, attention), TEXTS[:2]) for attention in ("sdpa", "eager")]
     for fused, told in zip(*maps, strict=True):
         assert_near(told.scores, fused.scores, 1e-5)
+
+
+def test_padding_that_is_nan_inside(monkeypatch):
+    """ModernBERT's eager attention is NaN where a window holds padding alone; the answer does not read it.
+
+    Whether padded texts get their own answers to half of the digits is decided by its softmax in float32, so by the
+    processor. Where they do, they are played again without padding.
+    """
+    model, tokenizer = reader("modernbert", "eager")
+    alone = [bp.text.explain(model, tokenizer, text)[0] for text in TEXTS[:2]]
+    monkeypatch.setattr("backplay.text.batches._agrees", lambda *_: True)
+    for one, told in zip(alone, bp.text.explain(model, tokenizer, TEXTS[:2]), strict=True):
+        assert_near(told.scores, one.scores, 1e-5)
 
 
 def fitting(name):
@@ -61,6 +75,7 @@ def fitting(name):
     return [method for method, info in bp.methods().items() if info.fits(network)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_every_method_that_fits(name):
     """Games, gradients (of which the length counts), LRP and attention maps: in a padded batch as by hand and alone."""

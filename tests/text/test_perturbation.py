@@ -9,7 +9,7 @@ import torch
 
 import backplay as bp
 from closeness import assert_near
-from text.readers import TEXTS, reader
+from readers import TEXTS, reader
 
 TEXT = TEXTS[0]  # the film was un forget table !: five words
 COUNT = 5

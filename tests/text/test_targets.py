@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import backplay as bp
-from text.readers import TEXTS, reader, tokenizer
+from closeness import assert_near
+from readers import TEXTS, digits, reader, tokenizer
 
 MASKED = "the film was [MASK] !"
 
@@ -37,6 +38,40 @@ def test_one_for_each_text():
     assert [one.goal.index for one in bp.text.explain(*reader("bert"), TEXTS[:2], torch.tensor([2, 0]))] == [2, 0]
     places = bp.text.explain(*reader("bert tokens"), TEXTS[:2], 1, position=[1, "it"], method="gradient")
     assert places[0].position == 1 and places[1].pieces[places[1].position] == "it"
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "bert tokens"])
+@pytest.mark.parametrize("method", ["gradient_x_input", "rg", "kernel_shap"])
+def test_one_rather_than_another(name, method):
+    """The difference of two logits: linear methods give the difference of two maps, games play its weights (S26b)."""
+    place = 2 if name == "bert tokens" else None
+    given = {"method": method, "position": place}
+    model, words = reader(name)
+    found = bp.text.explain(model, words, TEXTS[:2], 1, against=2, **given)
+    plus, minus = (bp.text.explain(model, words, TEXTS[:2], k, **given) for k in (1, 2))
+    for text, one, a, b in zip(TEXTS[:2], found, plus, minus, strict=True):
+        assert one.value == pytest.approx(a.value - b.value, abs=1e-6) and one.against == b.target
+        if method != "rg":
+            assert_near(one.scores, a.scores - b.scores, 1e-4, what=text)
+            continue
+        ids = words(text, return_tensors="pt")["input_ids"]
+        x = {"inputs_embeds": model.get_input_embeddings()(ids).detach(), "attention_mask": torch.ones_like(ids)}
+        weights = torch.zeros_like(model(ids).logits)
+        here = weights[0] if weights.ndim == 2 else weights[0, -1 if place is None else place]
+        here[1], here[2] = 1.0, -1.0
+        assert_near(one.scores, bp.explain(model, x, weights, method="rg")[0].sum(-1), digits(name), what=text)
+    assert "rather than" in found[0].caption() and "difference of logits" in found[0].html()
+
+
+def test_the_other_one_by_name():
+    found = explained("bert", "bad", against="good")
+    assert found.goal.against == 2 and found.to_dict()["against"] == "good" and found.words().against == "good"
+    each = bp.text.explain(*reader("bert"), TEXTS[:2], 0, method="gradient", against=[None, 1])
+    assert each[0].against is None and each[1].against == "so so"
+    with pytest.raises(bp.BackplayError, match="explained itself"):
+        explained("bert", "bad", against=0)
+    with pytest.raises(bp.BackplayError, match="against 7 is out of range"):
+        explained("bert", "bad", against=7)
 
 
 def test_causal_models_at_the_last_token_or_any_other():

@@ -5,7 +5,7 @@ import pytest
 import backplay as bp
 from backplay.text.tokens import from_ids, tokenise
 from backplay.zoo.sentences import WordTokenizer
-from text.readers import TEXTS, tokenizer
+from readers import TEXTS, tokenizer
 
 KINDS = ("wordpiece", "bpe", "unigram")
 

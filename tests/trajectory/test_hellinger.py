@@ -97,6 +97,7 @@ def test_dense_networks(data):
     draw_and_compare(data, data.draw(strategies.dense_dags()))
 
 
+@pytest.mark.slow
 @examples(12)
 @given(st.data())
 def test_convolutional_networks(data):

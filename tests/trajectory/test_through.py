@@ -64,6 +64,7 @@ def through(play, masks, addresses):
     return sub
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [strategies.dense_dags, strategies.conv_dags])
 def test_enumeration(networks):
     """One node, two nodes in any order, three: on networks with sums, maxima, concatenations and constants."""
@@ -89,6 +90,7 @@ def test_enumeration(networks):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fused", "patches, packed", "grouped, spelled out", "no projection", "einsum"])
 def test_attention(name):
     """Through heads, tokens and the states of the V projection that the walk crosses inside the composite."""

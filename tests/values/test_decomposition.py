@@ -42,6 +42,7 @@ def drawn(data, dag):
     return x, bp.capture(dag.module(), tensor(dag, x))
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.data())
 def test_stopping(data):

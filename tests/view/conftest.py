@@ -9,32 +9,32 @@ from backplay import zoo
 pytest.importorskip("matplotlib")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def batch():
     return zoo.images(3)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def model():
     return zoo.load("vgg")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def play(model, batch):
     return bp.RoutingGame(model).play(batch.x, batch.target)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def vit(batch):
     return bp.RoutingGame(zoo.load("vit")).play(batch.x, batch.target)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def resnet(batch):
     return bp.RoutingGame(zoo.load("resnet")).play(batch.x, batch.target)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def table():
     """A play on a plain vector: no image."""
     torch.manual_seed(3)

@@ -11,7 +11,7 @@ from backplay import zoo
 from backplay.trajectory.clusters import dendrogram, embedding, medoids
 from backplay.trajectory.matrix import HellingerMatrix
 from backplay.view.clusters import COLOURS, _apart, _leaves
-from view.legible import assert_legible, images, texts
+from legible import assert_legible, images, texts
 
 
 def matrix(n=9, seed=0):

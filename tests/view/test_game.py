@@ -12,7 +12,7 @@ from backplay.view.gallery import example
 from backplay.view.game import fraction
 from backplay.view.states import Unit, states, weights
 from backplay.view.subgame import Subgame
-from view.legible import assert_legible, texts
+from legible import assert_legible, texts
 
 
 def random_network(bias=True):

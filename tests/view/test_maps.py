@@ -7,7 +7,7 @@ from matplotlib.image import AxesImage
 
 import backplay as bp
 from backplay.view.colours import number, scale_of, share
-from view.legible import assert_legible, images, texts
+from legible import assert_legible, images, texts
 
 
 def close(drawn, expected):

@@ -24,6 +24,7 @@ def run(code):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_everything_shows_itself(play, batch):
     h = bp.hellinger(play, play)
     swept = bp.sweep(play.game, batch.x, batch.target, tau=[0.5, 1.0])
@@ -47,6 +48,7 @@ def test_what_cannot_be_drawn_is_told_as_text(play):
         drawn.plot()
 
 
+@pytest.mark.slow
 def test_without_matplotlib():
     said = run(
         """
@@ -67,6 +69,7 @@ def test_without_matplotlib():
     assert said.count("pip install 'backplay[view]'") == 2
 
 
+@pytest.mark.slow
 def test_the_package_draws_only_when_asked():
     said = run(
         """
@@ -118,18 +121,34 @@ def test_gallery(tmp_path, capsys):
     assert "there is no picture 'mona-lisa'" in capsys.readouterr().err
 
 
+PAPER = (  # every picture of the paper
+    *("game-trajectory-distribution", "hellinger-sanity", "qualitative-sweeps", "Stopping-Game-illustration"),
+    *("Routing-Game-illustration", "qualitative", "hellinger-input-noise", "hellinger-variance"),
+)
+
+
+def test_every_picture_of_the_paper_has_a_command():
+    """The guide names one for each label, and the gallery draws the picture that bears the label."""
+    page = (Path(__file__).parents[2] / "docs" / "pictures.md").read_text()
+    rows = dict(re.findall(r"^\| `fig:([\w-]+)` \| `([\w-]+)` \|", page, re.MULTILINE))
+    assert sorted(rows) == sorted(PAPER)
+    for label, name in rows.items():
+        assert f"fig:{label}" in re.findall(r"fig:[\w-]+", gallery.PICTURES[name].__doc__), name
+
+
 @pytest.mark.slow
 def test_whole_gallery():
     """Every picture is drawn, and can be read.
 
     fig:game-trajectory-distribution, fig:qualitative, fig:qualitative-sweeps, fig:hellinger-input-noise on the zoo.
     """
-    from view.legible import assert_legible
+    from legible import assert_legible
 
     for name, draw in gallery.PICTURES.items():
         assert_legible(draw(), overlap=0.3 if name.endswith("game") else 0.12)
 
 
+@pytest.mark.slow
 def test_six_methods_on_five_pictures_are_six_lines(tmp_path, monkeypatch):
     """The example of the documentation, as it stands there."""
     page = (Path(__file__).parents[2] / "docs" / "pictures.md").read_text()
@@ -147,6 +166,6 @@ def test_six_methods_on_five_pictures_are_six_lines(tmp_path, monkeypatch):
     for maps in names["maps"].values():
         for heat in maps:
             assert heat.double().sum(0).numpy().tobytes() in panels
-    from view.legible import assert_legible
+    from legible import assert_legible
 
     assert_legible(drawn["figure"])

@@ -1,14 +1,17 @@
 """One image and its maps, and cascades: the numbers that are drawn are those that were given."""
 
+import io
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import backplay as bp
 from backplay.view.colours import number, scale_of
-from view.legible import assert_legible, images, texts
+from backplay.view.printing import Printer, encoded
+from legible import assert_legible, images, texts
 
 
 def test_panels(play, batch, model):
@@ -48,6 +51,31 @@ def test_a_map_without_a_sign():
     assert "0" in texts(figure)
     low, high = figure.axes[0].images[1].get_clim()
     assert low == 0 and high > 0
+
+
+def test_printed_panels(model, batch):
+    """Sheets that are filled again and again have the colours that `savefig` gives each picture, pixel by pixel."""
+    printer = Printer(model)
+    heat = bp.StoppingGame(model, multiply_by_input=True).attribute(batch.x, batch.target)
+    for k, (names, title) in enumerate([(("RG",), "a"), (("RG",), "a longer one, $5"), (("RG", "|RG|"), "two")] * 2):
+        sample = k % 3
+        maps = {name: heat[sample : sample + 1] if name == "RG" else heat[sample : sample + 1].abs() for name in names}
+        maps["NaN"] = torch.full((1, 96, 96), torch.nan).where(torch.eye(96) > 0, torch.tensor(float(k)))
+        given = {"notes": {"RG": f"{k} % of walks arrive"} if k % 2 else None, "title": title}
+        found = Image.open(io.BytesIO(printer.png(batch.x[sample : sample + 1], maps, **given)))
+        file = io.BytesIO()
+        bp.view.panels(batch.x[sample : sample + 1], maps, **given, model=model).savefig(file, format="png", dpi=144)
+        expected = Image.open(file).convert("RGB")
+        assert found.mode == "RGB" and np.allclose(found.info["dpi"], 144, atol=0.1)
+        assert np.array_equal(np.asarray(found), np.asarray(expected)), f"picture {k}"
+
+
+def test_printed_colours():
+    """Any colours come back out of the file."""
+    colours = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
+    found = Image.open(io.BytesIO(encoded(colours, 100)))
+    found.verify()
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded(colours, 100)))), colours)
 
 
 def test_panels_refuse():

@@ -6,7 +6,7 @@ import torch
 
 import backplay as bp
 from backplay import zoo
-from view.legible import assert_legible, images, texts
+from legible import assert_legible, images, texts
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from matplotlib.collections import PathCollection
 import backplay as bp
 from backplay.view.colours import MINUS, PLUS, share
 from backplay.view.play import arriving, layers, shares
-from view.legible import assert_legible, images, texts
+from legible import assert_legible, images, texts
 
 
 def dots(axes):

@@ -60,7 +60,7 @@ def largest(model, batch, **options):
     ]
 
 
-@pytest.mark.parametrize("method", ["rg", "attn_lrp", "kernel_shap"])
+@pytest.mark.parametrize("method", ["rg", "attn_lrp", pytest.param("kernel_shap", marks=pytest.mark.slow)])
 def test_maps_find_what_the_network_reads(method):
     """The opinion in the one network, the day in the other, in nearly every review."""
     batch = zoo.texts(12, spurious=True)

@@ -1,9 +1,11 @@
 """The benchmark: the paper's protocol from a config to its tables (docs/benchmark.md).
 
-config = bench.load("configs/quick.yaml")
-bench.run(config, "out/quick", engine="processes", workers=2)
-print(bench.write(bench.build("out/quick"), "md"))
-bench.read("out/quick").to_pandas()
+As calls::
+
+    config = bench.load("configs/quick.yaml")
+    bench.run(config, "out/quick", engine="processes", workers=2)
+    print(bench.write(bench.build("out/quick"), "md"))
+    bench.read("out/quick").to_pandas()
 """
 
 from backplay.bench.config import Config, load

@@ -1,7 +1,8 @@
 """Engines: one job list, worked off in this process, in local processes or on a Ray cluster.
 
-An engine hands out outcomes in the order in which they are ready. A worker that dies (out of memory, a crash in a
-library) fails the job that it had, and another one takes its place.
+A worker is given a portion at a time: one job, or several that are cheaper together. An engine hands out outcomes in
+the order in which they are ready. A worker that dies (out of memory, a crash in a library) fails the jobs that it had,
+and another one takes its place.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from backplay.bench.rows import Job, Outcome
+from backplay.bench.rows import Outcome, Portion
 from backplay.bench.worker import Order
 from backplay.errors import KeywordError, MissingLibraryError, suggestion
 
@@ -25,24 +26,38 @@ ENGINES = ("inline", "processes", "ray")
 
 
 class Engine(Protocol):
-    """Works off jobs; a failed one is tried again, `retries` times."""
+    """Works off jobs; a failed one is tried again, alone, `retries` times."""
 
-    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]: ...
+    def run(self, portions: Iterable[Portion], retries: int) -> Iterator[Outcome]: ...
     def close(self) -> None: ...
 
 
+class _Line:
+    """The portions that wait for a worker, each with the number of its attempt."""
+
+    def __init__(self, portions: Iterable[Portion], retries: int) -> None:
+        self.waiting: deque[tuple[Portion, int]] = deque((portion, 1) for portion in portions)
+        self.retries = retries
+
+    def settled(self, outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
+        """The outcomes that are final; a job that failed stands in line again."""
+        for outcome in outcomes:
+            if outcome.error is not None and outcome.attempt <= self.retries:
+                self.waiting.append(((outcome.job,), outcome.attempt + 1))
+            else:
+                yield outcome
+
+
 class Inline:
-    """In this process, one job after the other."""
+    """In this process, one portion after the other."""
 
     def __init__(self, order: Order) -> None:
         self.worker = order.worker()
 
-    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:
-        for job in jobs:
-            outcome = self.worker.do(job)
-            while outcome.error is not None and outcome.attempt <= retries:
-                outcome = self.worker.do(job, outcome.attempt + 1)
-            yield outcome
+    def run(self, portions: Iterable[Portion], retries: int) -> Iterator[Outcome]:
+        line = _Line(portions, retries)
+        while line.waiting:
+            yield from line.settled(self.worker.do(*line.waiting.popleft()))
 
     def close(self) -> None:
         pass
@@ -63,25 +78,20 @@ class Processes:
         theirs.close()
         return process, ours
 
-    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:
-        waiting: deque[tuple[Job, int]] = deque((job, 1) for job in jobs)
-        busy: dict[int, tuple[Job, int]] = {}
-        while waiting or busy:
+    def run(self, portions: Iterable[Portion], retries: int) -> Iterator[Outcome]:
+        line = _Line(portions, retries)
+        busy: dict[int, tuple[Portion, int]] = {}
+        while line.waiting or busy:
             for k, (_, pipe) in enumerate(self.workers):
-                if waiting and k not in busy:
-                    busy[k] = waiting.popleft()
+                if line.waiting and k not in busy:
+                    busy[k] = line.waiting.popleft()
                     with suppress(OSError):  # it has died; its end is seen below
                         pipe.send(busy[k])
             ready = wait([self.workers[k][1] for k in busy])
             for k in [k for k in busy if self.workers[k][1] in ready]:
-                job, attempt = busy.pop(k)
-                outcome = self._received(k, job, attempt)
-                if outcome.error is not None and attempt <= retries:
-                    waiting.append((job, attempt + 1))
-                else:
-                    yield outcome
+                yield from line.settled(self._received(k, *busy.pop(k)))
 
-    def _received(self, k: int, job: Job, attempt: int) -> Outcome:
+    def _received(self, k: int, portion: Portion, attempt: int) -> Sequence[Outcome]:
         process, pipe = self.workers[k]
         try:
             return pipe.recv()
@@ -89,7 +99,7 @@ class Processes:
             process.join()
             pipe.close()
             self.workers[k] = self._start()
-            return Outcome(job, error=f"the worker died (exit code {process.exitcode})", attempt=attempt)
+            return _died(portion, attempt, f"exit code {process.exitcode}")
 
     def close(self) -> None:
         for process, pipe in self.workers:
@@ -99,6 +109,10 @@ class Processes:
             process.join()
 
 
+def _died(portion: Portion, attempt: int, how: str) -> list[Outcome]:
+    return [Outcome(job, error=f"the worker died ({how})", attempt=attempt) for job in portion]
+
+
 def _serve(pipe: Connection, order: Order, parent: int) -> None:
     """The life of a worker process: it ends with its pipe."""
     _die_with(parent)
@@ -106,8 +120,8 @@ def _serve(pipe: Connection, order: Order, parent: int) -> None:
     worker = order.worker()
     while True:
         try:
-            job, attempt = pipe.recv()
-            pipe.send(worker.do(job, attempt))
+            portion, attempt = pipe.recv()
+            pipe.send(worker.do(portion, attempt))
         except (EOFError, OSError):
             return
 
@@ -126,8 +140,8 @@ class Actor:
     def __init__(self, order: Order) -> None:
         self.worker = order.worker()
 
-    def do(self, job: Job, attempt: int) -> Outcome:
-        return self.worker.do(job, attempt)
+    def do(self, portion: Portion, attempt: int) -> Sequence[Outcome]:
+        return self.worker.do(portion, attempt)
 
 
 class Cluster:
@@ -146,29 +160,26 @@ class Cluster:
         self.kind = self.ray.remote(num_cpus=1, max_restarts=0)(Actor)
         self.actors: list[Any] = [self.kind.remote(order) for _ in range(count)]
 
-    def run(self, jobs: Iterable[Job], retries: int) -> Iterator[Outcome]:
-        waiting: deque[tuple[Job, int]] = deque((job, 1) for job in jobs)
-        busy: dict[Any, tuple[int, Job, int]] = {}
+    def run(self, portions: Iterable[Portion], retries: int) -> Iterator[Outcome]:
+        line = _Line(portions, retries)
+        busy: dict[Any, tuple[int, Portion, int]] = {}
         free = list(range(len(self.actors)))
-        while waiting or busy:
-            while waiting and free:
-                k, (job, attempt) = free.pop(), waiting.popleft()
-                busy[self.actors[k].do.remote(job, attempt)] = k, job, attempt
+        while line.waiting or busy:
+            while line.waiting and free:
+                k, (portion, attempt) = free.pop(), line.waiting.popleft()
+                busy[self.actors[k].do.remote(portion, attempt)] = k, portion, attempt
             for ready in self.ray.wait(list(busy), num_returns=1)[0]:
-                k, job, attempt = busy.pop(ready)
-                outcome = self._received(ready, k, job, attempt)
+                k, portion, attempt = busy.pop(ready)
+                outcomes = self._received(ready, k, portion, attempt)
                 free.append(k)
-                if outcome.error is not None and attempt <= retries:
-                    waiting.append((job, attempt + 1))
-                else:
-                    yield outcome
+                yield from line.settled(outcomes)
 
-    def _received(self, ready: Any, k: int, job: Job, attempt: int) -> Outcome:
+    def _received(self, ready: Any, k: int, portion: Portion, attempt: int) -> Sequence[Outcome]:
         try:
             return self.ray.get(ready)
         except self.ray.exceptions.RayError as error:
             self.actors[k] = self.kind.remote(self.order)
-            return Outcome(job, error=f"the worker died ({type(error).__name__})", attempt=attempt)
+            return _died(portion, attempt, type(error).__name__)
 
     def close(self) -> None:
         for actor in self.actors:

@@ -12,15 +12,17 @@ import numpy as np
 from backplay import photographs
 from backplay.bench import config as configs
 from backplay.bench import formats
-from backplay.bench.metrics import Map, Sample
-from backplay.bench.rows import Job, TableCell
+from backplay.bench.metrics import Map, Metric, Sample
+from backplay.bench.rows import SECONDS, Job, TableCell
 from backplay.bench.runs import _order
 from backplay.bench.store import read
 from backplay.bench.tables import Finished, Row, build, words
 from backplay.bench.work import MapWorker
 from backplay.bench.work import heat_of as computed
 
-BY = "al"  # what maps are ranked by
+BY = "al"  # what maps are ranked by; where it was not measured, the first column of the table that was
+
+Scores = dict[TableCell, dict[str, list[tuple[float, int]]]]  # by cell and metric: value and sample
 
 
 def page(folder: str | Path, table_limit: int | None = None) -> str:
@@ -30,31 +32,40 @@ def page(folder: str | Path, table_limit: int | None = None) -> str:
     scores = _scores(folder)
 
     def shown(table: Finished, row: Row) -> str:
-        ranked = scores.get(row.line.cell, [])
-        if not ranked:
-            return ""
-        chosen = {"best": ranked[-1], "median": ranked[len(ranked) // 2], "worst": ranked[0]}
-        figures = [_figure(worker, row.line.cell, name, *found) for name, found in chosen.items()]
         label = f"{row.title} {words(row.line.params)}".strip()
-        return f"<h3>{html.escape(label)}</h3>{''.join(figures)}"
+        found = _figures(worker, row.line.cell, scores, table)
+        if row.line.toggled not in (None, row.line.cell):
+            found += _figures(worker, row.line.toggled, scores, table, "switched on, ")
+        return f"<h3>{html.escape(label)}</h3>{found}" if found else ""
 
     return formats.page(build(folder)[:table_limit], shown)
 
 
-def _scores(folder: Path) -> dict[TableCell, list[tuple[float, int]]]:
-    """Of each cell, its samples from the worst to the best."""
+def _scores(folder: Path) -> Scores:
     table = read(folder)
     names = ("model", "data", "split", "method", "params", "index", "metric", "value")
-    found: dict[TableCell, list[tuple[float, int]]] = {}
+    found: Scores = {}
     for *cell, index, metric, value in zip(*(table.column(n).to_pylist() for n in names), strict=True):
-        if metric == BY and value is not None:
-            found.setdefault(TableCell(*cell), []).append((value, index))
-    return {cell: sorted(values) for cell, values in found.items()}
+        if value is not None:
+            found.setdefault(TableCell(*cell), {}).setdefault(metric, []).append((value, index))
+    return found
 
 
-def _figure(worker: MapWorker, cell: TableCell, name: str, score: float, index: int) -> str:
+def _figures(worker: MapWorker, cell: TableCell, scores: Scores, table: Finished, prefix: str = "") -> str:
+    """The best, the median and the worst sample of a cell."""
+    found = scores.get(cell, {})
+    columns = sorted(table.columns, key=lambda column: column.name != BY)
+    by = next((column for column in columns if column.name in found and column.name != SECONDS), None)
+    if by is None:
+        return ""
+    ranked = sorted(found[by.name], reverse=by.better == "lower")  # from the worst to the best
+    chosen = {"best": ranked[-1], "median": ranked[len(ranked) // 2], "worst": ranked[0]}
+    return "".join(_figure(worker, cell, f"{prefix}{name}", by, *one) for name, one in chosen.items())
+
+
+def _figure(worker: MapWorker, cell: TableCell, name: str, by: Metric, score: float, index: int) -> str:
     sample, heat = computed(worker, Job(cell, index, ()))
-    caption = html.escape(f"{name}: {sample.name}, AL {score:.3f}")
+    caption = html.escape(f"{name}: {sample.name}, {by.title} {score:.3f}")
     pictures = "".join(f'<img width="160" src="{_png(pixels)}">' for pixels in (_image(sample), _heat(heat)))
     return f"<figure>{pictures}<figcaption>{caption}</figcaption></figure>"
 

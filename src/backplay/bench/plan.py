@@ -22,6 +22,7 @@ from backplay.bench.sources import Contender, Params
 ANCHOR = "rg"  # at its defaults
 ANCHORED = ("rg", "rg_eq")  # methods whose anchor stands beside their winner
 ON_VALIDATION = "validation"
+TOGETHER = 8  # samples that are worked off cell by cell
 
 Means = Mapping[TableCell, Mapping[str, float]]  # of every metric, over the samples of a cell
 
@@ -128,11 +129,17 @@ class Plan:
         return [entry for entry in table.entries if entry.method in self.fitting.fits]
 
     def jobs(self, cells: Iterable[TableCell], sizes: Mapping[str, int]) -> list[Job]:
-        """Every sample of every cell, cell by cell: a worker keeps a method as long as it can."""
+        """Every sample of every cell, some samples of all cells before the next ones.
+
+        So a worker keeps a method for a while, and a run that is stopped has every row of its tables, on the same first
+        samples.
+        """
+        cells = list(cells)
         return [
             Job(cell, index, self.config.wanted(cell.split, index))
+            for begin in range(0, max((sizes[cell.split] for cell in cells), default=0), TOGETHER)
             for cell in cells
-            for index in range(sizes[cell.split])
+            for index in range(begin, min(begin + TOGETHER, sizes[cell.split]))
         ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 ERROR = "error"  # the metric of a row that stands for a sample that failed; its note says how
 SECONDS = "seconds"  # the metric of the time that one map took
+CPU = "cpu"  # processor seconds of that map: what it costs, where a machine has other work too; no table shows them
 
 
 @dataclass(frozen=True, order=True)
@@ -47,6 +48,9 @@ class Job:
     @property
     def key(self) -> tuple[Any, ...]:
         return self.cell, self.index
+
+
+Portion = tuple[Job, ...]  # jobs that one worker is given at once
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,7 @@ from backplay.bench.data import open_data
 from backplay.bench.engines import Engine, check, start
 from backplay.bench.plan import ON_VALIDATION, Fitting, Plan, fitting, means_of
 from backplay.bench.progress import RunProgress
-from backplay.bench.rows import Job, Session, TableCell
+from backplay.bench.rows import Portion, Session, TableCell
 from backplay.bench.sources import Contender
 from backplay.bench.store import Store
 from backplay.bench.work import MapOrder
@@ -82,8 +82,9 @@ def run(
             for stage in ("validation", "test"):
                 means = _means(config, out) if stage == "test" else {}
                 cells = [(plan, plan.first() if stage == "validation" else plan.second(means)) for plan in plans]
-                jobs = [job for plan, part in cells for job in plan.jobs(part, sizes)]
-                work_off(machine, jobs, store, config.retries, progress, stage, summary)
+                jobs = {job.key: job for plan, part in cells for job in plan.jobs(part, sizes)}
+                alone = [(job,) for job in jobs.values()]
+                work_off(machine, alone, store, config.retries, progress, stage, summary)
         finally:
             progress.close()
             machine.close()
@@ -91,13 +92,20 @@ def run(
 
 
 def work_off(
-    machine: Engine, jobs: list[Job], store: Store, retries: int, progress: RunProgress, stage: str, summary: Summary
+    machine: Engine,
+    portions: Sequence[Portion],
+    store: Store,
+    retries: int,
+    progress: RunProgress,
+    stage: str,
+    summary: Summary,
 ) -> None:
     """One stage: what is not yet there."""
-    jobs = list({job.key: job for job in jobs}.values())
-    missing = [job for job in jobs if job.key not in store.done]
-    progress.stage(len(jobs), len(jobs) - len(missing), stage)
-    summary.before += len(jobs) - len(missing)
+    missing = [tuple(job for job in portion if job.key not in store.done) for portion in portions]
+    missing = [portion for portion in missing if portion]
+    wanted, left = (sum(map(len, counted)) for counted in (portions, missing))
+    progress.stage(wanted, wanted - left, stage)
+    summary.before += wanted - left
     begin = time.monotonic()
     for outcome in machine.run(missing, retries):
         store.append(outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 import backplay as bp
 from backplay import models
 from backplay.bench.metrics import Map, Meter, Sample
-from backplay.bench.rows import SECONDS, Job, Outcome
+from backplay.bench.rows import CPU, SECONDS, Job, Outcome
 from backplay.bench.sources import Contender
 from backplay.bench.worker import Worker
 
@@ -41,7 +42,10 @@ class MapWorker(Worker):
         self.meter: Meter | None = None
         self.explainer: tuple[Any, bp.Explainer] | None = None
 
-    def measured(self, job: Job, attempt: int) -> Outcome:
+    def measured(self, portion: Sequence[Job], attempt: int) -> list[Outcome]:
+        return [self._measured(job, attempt) for job in portion]
+
+    def _measured(self, job: Job, attempt: int) -> Outcome:
         loaded, meter = self._network(job.cell.model)
         sample = self.sample(job.cell.split, job.index, loaded)
         explainer = self._explainer(job, loaded)
@@ -50,12 +54,12 @@ class MapWorker(Worker):
         def explain(x: Tensor) -> Map:
             return explainer.attribute(x, target).detach().double().sum(1)[0].numpy()
 
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         heat = explain(sample.x[None])
-        seconds = time.perf_counter() - begin
+        times = {SECONDS: time.perf_counter() - begin, CPU: time.process_time() - cpu}
         values, notes = meter.measure(sample, heat, explain, job.metrics)
         busy = time.perf_counter() - begin
-        return Outcome(job, sample.name, {**values, SECONDS: seconds}, notes, None, self.name, attempt, busy)
+        return Outcome(job, sample.name, {**values, **times}, notes, None, self.name, attempt, busy)
 
     def forget(self) -> None:
         self.meter = self.explainer = None

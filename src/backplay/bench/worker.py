@@ -1,11 +1,11 @@
-"""A worker, whichever engine it belongs to and whatever it measures: one job in, one outcome out."""
+"""A worker, whichever engine it belongs to and whatever it measures: jobs in, an outcome of each out."""
 
 from __future__ import annotations
 
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from backplay import models
 from backplay.bench.data import DataSet, open_data
 from backplay.bench.metrics import Sample
-from backplay.bench.rows import Job, Outcome
+from backplay.bench.rows import Outcome, Portion
 from backplay.bench.sources import Contender
 from backplay.errors import first_line
 
@@ -33,20 +33,22 @@ class Worker(ABC):
         self.data: DataSet = open_data(data)
         self._loaded: tuple[str, models.Loaded] | None = None
 
-    def do(self, job: Job, attempt: int = 1) -> Outcome:
-        """The outcome of a job; whatever goes wrong in it is an outcome too."""
+    def do(self, portion: Portion, attempt: int = 1) -> Sequence[Outcome]:
+        """The outcome of each job; whatever goes wrong in one is an outcome too."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # the same number everywhere: the same digits everywhere
         try:
-            return self.measured(job, attempt)
+            return self.measured(portion, attempt)
         except Exception as error:  # a sample that fails is reported, and the run goes on
-            return Outcome(job, error=first_line(error), worker=self.name, attempt=attempt)
+            if len(portion) > 1:  # each alone: only those fail that must
+                return [outcome for job in portion for outcome in self.do((job,), attempt)]
+            return [Outcome(job, error=first_line(error), worker=self.name, attempt=attempt) for job in portion]
         finally:
             torch.set_num_threads(threads)
 
     @abstractmethod
-    def measured(self, job: Job, attempt: int) -> Outcome:
-        """What a job asks for."""
+    def measured(self, portion: Portion, attempt: int) -> Sequence[Outcome]:
+        """What each job of a portion asks for."""
 
     def load(self, name: str) -> models.Loaded:
         """A network of the run; two need not be held at once."""

@@ -13,8 +13,10 @@ from typing import Any
 import backplay as bp
 from backplay.cli.options import read_value
 from backplay.errors import KeywordError, suggestion
+from backplay.keywords import Keyword, Layer
 
 GAMES = {"sg": bp.StoppingGame, "rg": bp.RoutingGame}
+LAYER = Layer(note="a module at whose output relevance is asked for; CAMs read their feature map there")
 _LONGEST = 120  # bytes of the part of a file's name that carries the parameters
 _SYMBOLS = {"tau": "τ", "alpha": "α", "beta": "β", "epsilon": "ε", "gamma": "γ", "risk": "λ", "input_variance": "σ²"}
 
@@ -27,6 +29,11 @@ class Column:
     method: str
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])  # parameters from the command line
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])  # all of them, defaults too
+
+    @property
+    def layer(self) -> str | None:
+        """The module at whose output relevance is asked for; None where that is the photograph, as of every CAM."""
+        return None if "layer" in self.params else self.given.get("layer")
 
     @property
     def name(self) -> str:
@@ -85,10 +92,15 @@ def read(asked: Sequence[str], keywords: Mapping[str, Sequence[str]]) -> list[Co
 def _check_known(asked: Sequence[str], keywords: Mapping[str, Sequence[str]]) -> None:
     """A parameter goes to those methods that know it; one that none of them knows is an error."""
     for name in keywords:
-        if not any(name in bp.methods()[method_of(one)].params for one in asked):
-            owners = [info.name for info in bp.methods().values() if name in info.params]
+        if not any(name in accepted(bp.methods()[method_of(one)]) for one in asked):
+            owners = [info.name for info in bp.methods().values() if name in accepted(info)]
             option, have = f"--{name.replace('_', '-')}", "has" if len(owners) == 1 else "have"
             raise KeywordError(f"{option}: {', '.join(asked)} has no such parameter; {', '.join(owners)} {have} it.")
+
+
+def accepted(info: bp.MethodInfo) -> dict[str, Keyword]:
+    """What may be set of a method: its parameters, and the layer of those that give relevance at layers."""
+    return {**info.params} | ({"layer": LAYER} if info.layers else {})
 
 
 def method_of(asked: str) -> str:
@@ -104,15 +116,17 @@ def method_of(asked: str) -> str:
 def _columns(asked: str, keywords: Mapping[str, Sequence[str]]) -> list[Column]:
     info = bp.methods()[method_of(asked)]
     info.check_libraries()
-    own = {k: [read_value(k, accepts, v) for v in keywords[k]] for k, accepts in info.params.items() if k in keywords}
+    known = accepted(info)
+    own = {k: [read_value(k, accepts, v) for v in keywords[k]] for k, accepts in known.items() if k in keywords}
     preset = bp.presets[asked] if asked not in bp.methods() else None
     base = {} if preset is None else {**preset.keywords, **(preset.reynolds or {})}
     found: list[Column] = []
     for values in itertools.product(*own.values()):
         given = dict(zip(own, values, strict=True))
-        params = info.check(base | given)
+        set_here = {k: v for k, v in given.items() if k in info.params}
+        params = info.check(base | set_here)
         if info.name in GAMES:
-            GAMES[info.name].modes_type(**{**base, **given})  # what excludes what
+            GAMES[info.name].modes_type(**{**base, **set_here})  # what excludes what
         found.append(Column(asked, info.name, given, params))
     return found
 

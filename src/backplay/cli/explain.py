@@ -55,10 +55,10 @@ def _asked(args: Sequence[str]) -> tuple[str, ...]:
 def _parameters(asked: Sequence[str]) -> list[click.Option]:
     known = bp.methods()
     named = [known[columns.method_of(one)] for one in asked if one in columns.names()]
-    shown = {name for info in named for name in info.params}
+    shown = {name for info in named for name in columns.accepted(info)}
     accepts: dict[str, Keyword] = {}
     for info in [*named, *known.values()]:
-        accepts = {**info.params, **accepts}
+        accepts = {**columns.accepted(info), **accepts}
     return [_option(name, keyword, name in shown) for name, keyword in accepts.items()]
 
 
@@ -105,6 +105,13 @@ def keywords_of(given: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
 @click.option("--against", metavar="CLASS", help="Explain why the target rather than this class.")
 @click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text for a text model; may be given again.")
 @click.option("--position", metavar="TOKEN", help="For texts: the token, by number or word, whose logits are meant.")
+@click.option(
+    "--no-share",
+    "share",
+    flag_value=False,
+    default=True,
+    help="Maps only: leaves out the pass that finds which share of walks arrives.",
+)
 @out_option()
 @json_option
 def command(
@@ -116,6 +123,7 @@ def command(
     against: str | None,
     texts: tuple[str, ...],
     position: str | None,
+    share: bool,
     out: Path,
     **given: tuple[str, ...],
 ) -> int:
@@ -128,15 +136,17 @@ def command(
     if texts:
         from backplay.cli import texts as room
 
-        if against is not None:
-            raise InputError("--against is for photographs; leave it, or explain each class of the text by --target.")
-        report, code = room.explain(texts, model, weights, asked, target, position, out)
+        if not share:
+            raise InputError("--no-share is for photographs; leave it, texts are short.")
+        if any(column.layer is not None for column in asked):
+            raise InputError("--layer is for photographs; the scores of a text are those of its tokens.")
+        report, code = room.explain(texts, model, weights, asked, target, against, position, out)
     else:
         from backplay.cli import pictures as room
 
         if position is not None:
             raise InputError("--position is for texts; photographs have no tokens.")
-        report, code = room.explain(photographs, model, weights, asked, target, against, out)
+        report, code = room.explain(photographs, model, weights, asked, target, against, share, out)
     if json_asked():
         print_json(report)
     return code

@@ -12,13 +12,17 @@ from torch import Tensor
 
 import backplay as bp
 from backplay import models
+from backplay.cli.arriving import ArrivingPlay, SpentPass
 from backplay.cli.columns import GAMES, Column
+from backplay.cli.layers import Laid, check_map, laid_out
 from backplay.errors import InputError, UnsupportedError, suggestion
 from backplay.games.batches import check_finite
 from backplay.games.play import Play
-from backplay.kernels.kernel import WALK
+from backplay.inputs import read_target
 from backplay.methods.subject import Subject
+from backplay.network.arguments import Arguments
 from backplay.network.capture import TOLERANCE
+from backplay.network.captures import Captures
 
 MOST = 8  # photographs at once: a line tells of each as it is done
 
@@ -27,9 +31,16 @@ MOST = 8  # photographs at once: a line tells of each as it is done
 class ColumnMap:
     """One map of one photograph."""
 
-    heat: Tensor  # (C, H, W)
-    arrives: float | None  # the share of the walk that arrives at the photograph; None where nobody walks
-    sound: bool  # finite, and no mass of the walk is lost
+    heat: Tensor  # (C, H, W), or as a layer has it
+    arrives: float | None = None  # the share of the walk that arrives at the photograph; None where nobody walks
+    sound: bool = True  # finite, and no mass of the walk is lost
+    plane: Tensor | None = None  # (h, w) the same where it lies on the photograph; None: the sum over its channels
+    aside: float = 0.0  # the share of a layer's relevance that lies nowhere there, but on a class token
+
+    @property
+    def shown(self) -> Tensor:
+        """(h, w)."""
+        return self.heat.sum(0) if self.plane is None else self.plane
 
 
 @dataclass(frozen=True)
@@ -44,56 +55,114 @@ class Explained:
     maps: dict[Column, ColumnMap]
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A network captured for images of one shape, and what is made once for it."""
+
+    network: bp.Network
+    players: dict[Column, Any]  # a game, or a method
+    layers: dict[Column, Laid]  # how relevance at a layer lies on the image
+
+
 class Explaining:
-    """Columns on one network, which is captured for each shape of image; games and methods are made once for each."""
+    """Columns on one network, which is captured for each shape of image; games and methods are made once for each.
+
+    With `share` the walk of each game is followed too, which finds the share that arrives; without, the map alone.
+    """
 
     def __init__(
-        self, loaded: models.Loaded, columns: Sequence[Column], target: str | None = None, against: str | None = None
+        self,
+        loaded: models.Loaded,
+        columns: Sequence[Column],
+        target: str | None = None,
+        against: str | None = None,
+        share: bool = True,
     ) -> None:
-        self.loaded, self.columns = loaded, columns
+        self.loaded, self.columns, self.share = loaded, columns, share
         self.target = None if target is None else class_number("--target", target, loaded)
         self.against = None if against is None else class_number("--against", against, loaded)
         if self.against is not None and self.against == self.target:
             raise InputError(f"--against {against} is the class that --target names; give another one.")
-        self._known: dict[tuple[int, ...], tuple[bp.Network, dict[Column, Any]]] = {}
+        self._known: dict[tuple[int, ...], _Ready] = {}
+        self._still: set[Column] = set()  # where nobody walks
 
     def prepare(self, x: Tensor) -> bp.Network:
         """The network for images like this one, (1, 3, H, W); refuses what would fail for every photograph."""
+        return self._ready(x).network
+
+    def _ready(self, x: Tensor) -> _Ready:
         shape = tuple(x.shape[1:])
         if shape not in self._known:
             network = bp.capture(self.loaded.model, x)
             check_classes(network, self.target, self.against)
             for column in self.columns:
                 bp.Explainer(network, column.method, **column.params).check_fits(network)
+                if "layer" in column.params:
+                    check_map(network, column.params["layer"])
                 _warn_of_preset(column, network)
-            self._known[shape] = network, {column: _player(column, network) for column in self.columns}
-        return self._known[shape][0]
+            self._known[shape] = _Ready(
+                network,
+                {column: _player(column, network) for column in self.columns},
+                {column: laid_out(network, column.layer) for column in self.columns if column.layer is not None},
+            )
+        return self._known[shape]
 
     def together(self, x: Tensor) -> int:
         """How many images like this one are best explained at once."""
         return min(self.prepare(x).together(x), MOST)
 
     def __call__(self, xs: Tensor) -> list[Explained]:
-        """The answers to a batch (B, 3, H, W): the model runs once for all columns."""
-        network = self.prepare(xs[:1])
-        players = self._known[tuple(xs.shape[1:])][1]
+        """The answers to a batch (B, 3, H, W): the network runs once for all games, the model once for all others."""
+        ready = self._ready(xs[:1])
+        inputs = Captures.held(ready.network).prepare(xs)[1]
+        games = [column for column in self.columns if not isinstance(ready.players[column], bp.Explainer)]
+        games.sort(key=lambda column: ready.players[column].forward() != ())  # on the network's own forward pass first
+        others = [column for column in self.columns if column not in games]
         with torch.inference_mode(False), torch.no_grad():
-            subject = Subject.of(network, xs, self.target)
-            chosen = subject.logits.argmax(1) if self.target is None else torch.full((len(xs),), self.target)
-            if self.against is not None:
-                subject = subject.aimed(self._weights(subject.logits, chosen))
-            maps = {column: _maps(players[column], subject) for column in self.columns}
+            subject = Subject.of(ready.network, xs, self.target) if others else None
+            passed = SpentPass(ready.network, inputs, ready.network.weights())
+            if subject is None:
+                passed.values()
+            logits = passed.answer() if subject is None else subject.logits
+            chosen = logits.argmax(1) if self.target is None else torch.full((len(xs),), self.target)
+            aim = read_target(chosen if self.against is None else self._weights(logits, chosen), logits, inputs)
+            maps: dict[Column, list[ColumnMap]] = {}
+            for k, column in enumerate(games):
+                passed.last = k == len(games) - 1
+                maps[column] = self._played(column, ready.players[column], ready.network, inputs, aim.given, passed)
+            for column in others:
+                assert subject is not None
+                (heat,) = ready.players[column].maps_of(subject.aimed(aim.given))
+                maps[column] = [_laid(one, ready.layers.get(column)) for one in heat]
         return [
             Explained(
                 x=xs[k],
                 target=int(chosen[k]),
-                predicted=int(subject.logits[k].argmax()),
+                predicted=int(logits[k].argmax()),
                 against=self.against,
-                value=float(subject.aim.value(subject.logits)[k]),
-                maps={column: found[k] for column, found in maps.items()},
+                value=float(aim.value(logits)[k]),
+                maps={column: maps[column][k] for column in self.columns},
             )
             for k in range(len(xs))
         ]
+
+    def _played(
+        self, column: Column, game: Any, network: bp.Network, inputs: Arguments, target: Any, passed: SpentPass
+    ) -> list[ColumnMap]:
+        """The maps of a game, with the share of its walks that arrives."""
+        if self.share and column not in self._still:
+            try:
+                play = ArrivingPlay(game, network, inputs, target, keep=False, shared=passed)
+            except UnsupportedError:  # where gradients take the walk's place there is a map, but nobody walks (S25)
+                self._still.add(column)
+            else:
+                (heat,) = check_finite(play.maps())
+                arrives, ended = play.ends()
+                lost = (arrives + ended - 1).abs()  # the walk is a law: what arrives and what ends elsewhere make 1
+                rows = zip(heat, arrives.tolist(), lost.tolist(), strict=True)
+                return [ColumnMap(one, share, error < TOLERANCE) for one, share, error in rows]
+        (heat,) = check_finite(Play(game, network, inputs, target, keep=False, shared=passed).maps())
+        return [ColumnMap(one) for one in heat]
 
     def _weights(self, logits: Tensor, chosen: Tensor) -> Tensor:
         """+1 at the chosen class of each photograph and −1 at the other one (S26b)."""
@@ -107,28 +176,19 @@ class Explaining:
         return weights
 
 
+def _laid(heat: Tensor, lay: Laid | None) -> ColumnMap:
+    if lay is None:
+        return ColumnMap(heat)
+    plane, aside = lay(heat)
+    return ColumnMap(heat, plane=plane, aside=aside)
+
+
 def _player(column: Column, network: bp.Network) -> Any:
     """The game of a column, or its method."""
-    if column.method in GAMES:
+    if column.method in GAMES and column.layer is None:
         return GAMES[column.method](network, **column.params)
-    return bp.Explainer(network, column.method, **column.params)
-
-
-def _maps(player: Any, subject: Subject) -> list[ColumnMap]:
-    if isinstance(player, bp.Explainer):
-        (heat,) = player.maps_of(subject)
-        return [ColumnMap(one, None, True) for one in heat]
-    try:
-        play = Play(player, subject.network, subject.inputs, subject.target)
-        (heat,) = check_finite(play.maps())
-        # the walk's own pass: its mass at the image is the share that arrives, and with the rest it must be 1
-        arrives = play.mass(play.network.input, WALK).total()
-        lost = (arrives + play.passed(WALK).losses.total() - 1).abs()
-    except UnsupportedError:  # where gradients take the walk's place there is a map, but nobody walks (S25)
-        (heat,) = check_finite(Play(player, subject.network, subject.inputs, subject.target, keep=False).maps())
-        return [ColumnMap(one, None, True) for one in heat]
-    rows = zip(heat, arrives.tolist(), lost.tolist(), strict=True)
-    return [ColumnMap(one, share, error < TOLERANCE) for one, share, error in rows]
+    own = "layer" in column.params  # a parameter like others, of class activation maps
+    return bp.Explainer(network, column.method, **column.params, **({} if own else {"layer": column.layer}))
 
 
 def check_classes(network: bp.Network, target: int | None, against: int | None) -> None:

@@ -14,9 +14,11 @@ from backplay.cli.bar import Bar
 from backplay.cli.options import command as declared
 from backplay.cli.options import json_asked, model_option, weights_option
 from backplay.cli.output import print_json
+from backplay.cli.refusals import all_refusals
+from backplay.errors import CaptureError
 from backplay.games.inspection import inspect
 from backplay.games.modes import Modes
-from backplay.models.bundled import TEXTS
+from backplay.text.reader import Reader
 
 TOKENS = 8  # of the texts that a text model's graph is shown for; shapes have them
 GAMES = {"rg": bp.RoutingGame, "sg": bp.StoppingGame}
@@ -38,7 +40,11 @@ def command(model: str, weights: str | None, game: str, layers: str | None) -> i
     with Bar(f"loading {model}") as bar:
         loaded = _load(model, weights or models.RANDOM)
         bar.say(f"following {model}")
-        network = bp.capture(loaded.model, _input(loaded))
+        example = _input(loaded)
+        try:
+            network = bp.capture(loaded.model, example)
+        except CaptureError as error:
+            raise all_refusals(loaded.model, example, error) from error
     report = describe(network, loaded, modes)
     if json_asked():
         print_json(report)
@@ -54,17 +60,17 @@ def command(model: str, weights: str | None, game: str, layers: str | None) -> i
 
 
 def _load(model: str, weights: str) -> models.Loaded | models.LoadedText:
-    texts = [f"zoo:{name}" for name in TEXTS]
-    return models.load_text(model, weights) if model in texts else models.load(model, weights)
+    return models.load_text(model, weights) if models.reads_text(model) else models.load(model, weights)
 
 
 def _input(loaded: models.Loaded | models.LoadedText) -> Any:
     """Two inputs as the network reads them: pictures, or the embeddings of texts of TOKENS tokens."""
     if isinstance(loaded, models.Loaded):
         return torch.zeros(2, 3, *loaded.size)
-    table: Any = loaded.model.get_input_embeddings()  # pyright: ignore[reportCallIssue]
-    embedded = torch.zeros(2, TOKENS, table.embedding_dim)
-    return {"inputs_embeds": embedded, "attention_mask": torch.ones(2, TOKENS, dtype=torch.long)}
+    reader = Reader(loaded.model, loaded.tokenizer)
+    ids = torch.zeros(2, TOKENS, dtype=torch.long)
+    masked = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in reader.takes else {}
+    return {"inputs_embeds": reader.embed(ids), **masked}
 
 
 def describe(
@@ -75,7 +81,7 @@ def describe(
     An operator that the walk would have to cross is refused at capture. `unsupported` are the others without a kind:
     players are told their values, and no mass goes through them.
     """
-    classes: Any = loaded.classes if isinstance(loaded, models.Loaded) else loaded.model.classes
+    classes = loaded.classes if isinstance(loaded, models.Loaded) else range(network.output.shape[-1])
     told = [node.operator for node in network.nodes if getattr(node, "unsupported", False)]
     return {
         "model": loaded.source,

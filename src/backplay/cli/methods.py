@@ -44,6 +44,7 @@ def describe(info: bp.MethodInfo, network: bp.Network | None) -> dict[str, Any]:
         "family": info.family,
         "architectures": list(info.architectures),
         "params": {name: {"default": p.default, "range": p.range, "note": p.note} for name, p in info.params.items()},
+        "layers": info.layers or "layer" in info.params,
         "grid": [dict(point) for point in info.grid],
         "reference": info.reference,
         "about": (info.function.__doc__ or "").strip().split("\n")[0],
@@ -108,6 +109,8 @@ def _in_full(entry: dict[str, Any]) -> list[str]:
     for name, param in entry["params"].items():
         note = param["note"] and f"; {param['note']}"
         lines.append(f"  --{name.replace('_', '-')} {param['default']}: {param['range']}{note}")
+    if entry["layers"] and "layer" not in entry["params"]:
+        lines.append(f"  --layer None: {columns.LAYER.range}; {columns.LAYER.note}")
     return [*lines, _grid(entry["grid"], entry["params"]), entry["reference"]]
 
 

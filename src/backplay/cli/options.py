@@ -53,9 +53,7 @@ def command_line() -> Sequence[str]:
 
 def model_option(required: bool = True) -> Decorator:
     """`--model NAME`."""
-    return click.option(
-        "--model", required=required, metavar="NAME", help=f"{MODELS}.", shell_complete=_complete_models
-    )
+    return click.option("--model", required=required, metavar="NAME", help=f"{MODELS}.", shell_complete=complete_models)
 
 
 def weights_option(about: str, multiple: bool = False) -> Decorator:
@@ -155,7 +153,8 @@ def complete_list(known: Callable[[], Iterable[str]]) -> Any:
     return complete
 
 
-def _complete_models(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_models(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Completion of a model's name."""
     return [CompletionItem(name) for name in model_names(incomplete) if name.startswith(incomplete)]
 
 

@@ -8,21 +8,23 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import backplay as bp
 from backplay import models
 from backplay.cli.bar import Bar, aside
-from backplay.cli.columns import Column, file_name
+from backplay.cli.columns import Column
 from backplay.cli.explaining import Explained, Explaining, told_of
-from backplay.cli.options import command_line, json_asked
+from backplay.cli.options import json_asked
 from backplay.cli.output import check_pictures, whole
-from backplay.cli.runs import Item, RunFolder, digest_of, settings_of
+from backplay.cli.runs import Item, RunFolder, digest_of, open_run
 from backplay.errors import BackplayError, FileError, InputError, first_line
+
+if TYPE_CHECKING:
+    from backplay.view.printing import Printer
 
 ENDINGS = frozenset(
     ".jpg .jpeg .jfif .mpo .png .gif .webp .avif .tif .tiff .bmp .dib .ppm .pgm .pbm .pnm .jp2 .tga .ico .pcx".split()
@@ -37,33 +39,25 @@ def explain(
     columns: Sequence[Column],
     target: str | None,
     against: str | None,
+    share: bool,
     out: Path,
 ) -> tuple[dict[str, Any], int]:
     """The report of a run, and its exit code: 3 where some photographs failed, 1 where all of them did."""
     check_pictures()
-
     paths = find(given, out)
-    settings = settings_of(
-        "explain",
-        model,
-        [weights] if weights else [],
-        columns=[column.describe() for column in columns],
-        target=target,
-        against=against,
-    )
-    run = RunFolder.open(out, settings, (".png", ".npz"), command_line())
+    asked: dict[str, Any] = {"target": target, "against": against} | ({} if share else {"share": False})
+    run, told = open_run(out, (".png", ".npz"), model, weights, columns, asked)
     items = {path: Item(str(path.resolve()), path.stem) for path in paths}
-    told = file_name(columns, {"target": target, "against": against})
     with Bar(f"loading {model}", len(paths)) as bar:
         job = Job(run, items, told, bar)
         todo = [path for path in paths if not job.skip(path)]
         loaded = None
         if todo:
             loaded = models.load(model, weights)
-            job.work(loaded, todo, Explaining(loaded, columns, target, against))
+            job.work(loaded, todo, Explaining(loaded, columns, target, against, share))
     report = {
         "model": model if loaded is None else loaded.source,
-        "columns": settings["columns"],
+        "columns": run.settings["columns"],
         "out": str(out),
         "record": None if run.record is None else str(run.record),
         "photographs": [job.reports[path] for path in paths if path in job.reports],
@@ -113,6 +107,7 @@ class Job:
         if not self.run.is_done(item, self.digests[path]):
             return False
         self.reports[path] = self.run.report(item)
+        self.sound = self.sound and self.reports[path]["sound"]
         self.skipped += 1
         self.bar.advance(1)
         self.say(f"{path}: done before, {self.run.files(item)[0]}")
@@ -120,7 +115,10 @@ class Job:
 
     def work(self, loaded: models.Loaded, todo: Sequence[Path], explaining: Explaining) -> None:
         """Explain, and draw what is explained while the next batch is."""
+        from backplay.view.printing import Printer
+
         waiting: deque[tuple[Path, Future[dict[str, Any]]]] = deque()
+        printer = Printer(loaded)
         with ThreadPoolExecutor(1) as draughtsman:
             try:
                 for batch in self._batches(loaded, todo, explaining):
@@ -129,7 +127,7 @@ class Job:
                         self.run.claim({self.items[path]: self.digests[path] for path in todo}, self.told)
                     for path, answer in answers:
                         files = self.run.files(self.items[path])
-                        waiting.append((path, draughtsman.submit(write, path, answer, loaded, files)))
+                        waiting.append((path, draughtsman.submit(write, path, answer, loaded, files, printer)))
                     while waiting and (len(waiting) > _WAITING * len(batch) or waiting[0][1].done()):
                         self._finish(*waiting.popleft())
                 while waiting:
@@ -198,20 +196,26 @@ class Job:
                 print(line, flush=True)
 
 
-def write(path: Path, answer: Explained, loaded: models.Loaded, files: Sequence[Path]) -> dict[str, Any]:
+def write(
+    path: Path, answer: Explained, loaded: models.Loaded, files: Sequence[Path], printer: Printer
+) -> dict[str, Any]:
     """The figure and the numbers of one photograph; the report that the record keeps."""
     figure, numbers = files
     with whole(figure) as unfinished:
-        # little compression: with more of it, half of the time that a figure takes would go into it
-        draw(path, answer, loaded).savefig(unfinished, format="png", dpi=144, pil_kwargs={"compress_level": 1})
+        unfinished.write_bytes(printer.png(answer.x[None], planes(answer), **letters(path, answer, loaded)))
     arrays: dict[str, Any] = {column.name: found.heat.numpy() for column, found in answer.maps.items()}
     with whole(numbers) as unfinished, unfinished.open("wb") as file:
         np.savez(file, **arrays)
     return describe(path, answer, loaded) | {"figure": str(figure), "numbers": str(numbers)}
 
 
-def draw(path: Path, answer: Explained, loaded: models.Loaded) -> Any:
-    """The photograph as the network saw it, its maps, the class, the value and the shares of walks that arrive."""
+def planes(answer: Explained) -> dict[str, Tensor]:
+    """The maps by their titles, (1, h, w) each."""
+    return {column.title: found.shown[None] for column, found in answer.maps.items()}
+
+
+def letters(path: Path, answer: Explained, loaded: models.Loaded) -> dict[str, Any]:
+    """What stands in the figure: the class, the value, and the share of walks that arrives."""
     from backplay.view.colours import number, share
 
     against = f" rather than {loaded.class_name(answer.against)}" if answer.against is not None else ""
@@ -222,8 +226,10 @@ def draw(path: Path, answer: Explained, loaded: models.Loaded) -> Any:
         for column, found in answer.maps.items()
         if found.arrives is not None
     }
-    maps = {column.title: found.heat[None] for column, found in answer.maps.items()}
-    return bp.view.panels(answer.x[None], maps, notes=notes, title=title, model=loaded)
+    notes |= {
+        column.title: f"{share(found.aside)} on other tokens" for column, found in answer.maps.items() if found.aside
+    }
+    return {"notes": notes, "title": title}
 
 
 def describe(path: Path, answer: Explained, loaded: models.Loaded) -> dict[str, Any]:

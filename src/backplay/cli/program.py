@@ -18,7 +18,7 @@ from backplay.cli.options import json_option
 from backplay.cli.output import end, print_json, wants_json
 from backplay.errors import BackplayError, suggestion
 
-COMMANDS = ("demo", "explain", "compare", "methods", "models", "inspect", "zoo", "bench", "sanity", "completion")
+COMMANDS = ("demo", "explain", "compare", "methods", "models", "inspect", "zoo", "bench", "sanity", "app", "completion")
 _COMPLETE = "_BACKPLAY_COMPLETE"  # set by a shell that asks what may follow
 
 

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 
 import backplay as bp
+from backplay.cli.columns import Column, file_name
+from backplay.cli.options import command_line
 from backplay.cli.output import finite, folder, whole
 from backplay.errors import FileError
 
@@ -169,6 +171,20 @@ def _new_record(out: Path) -> Path:
         except OSError as error:
             raise FileError(f"cannot write {path}: {error.strerror}; name a folder that you may write to.") from error
     raise AssertionError
+
+
+def open_run(
+    out: Path,
+    suffixes: tuple[str, ...],
+    model: str,
+    weights: str | None,
+    columns: Sequence[Column],
+    asked: Mapping[str, Any],
+) -> tuple[RunFolder, str]:
+    """The run of `explain` in a folder, and the part of its files' names that carries columns and what was asked."""
+    described = [column.describe() for column in columns]
+    settings = settings_of("explain", model, [weights] if weights else [], columns=described, **asked)
+    return RunFolder.open(out, settings, suffixes, command_line()), file_name(columns, asked)
 
 
 def settings_of(command: str, model: str, weights: Sequence[str], **more: Any) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import Any
 import backplay as bp
 from backplay import models
 from backplay.cli.bar import Bar, aside
-from backplay.cli.columns import Column, file_name
+from backplay.cli.columns import Column
 from backplay.cli.explaining import told_of
-from backplay.cli.options import command_line, json_asked
+from backplay.cli.options import json_asked
 from backplay.cli.output import finite, whole
-from backplay.cli.runs import Item, RunFolder, settings_of
+from backplay.cli.runs import Item, open_run
 from backplay.errors import BackplayError
 from backplay.text.html import page
 from backplay.text.maps import TokenMap
@@ -32,22 +32,15 @@ def explain(
     weights: str | None,
     columns: Sequence[Column],
     target: str | None,
+    against: str | None,
     position: str | None,
     out: Path,
 ) -> tuple[dict[str, Any], int]:
     """The report of a run, and its exit code: 3 where some texts failed, 1 where all of them did."""
-    settings = settings_of(
-        "explain",
-        model,
-        [weights] if weights else [],
-        columns=[column.describe() for column in columns],
-        target=target,
-        position=position,
-    )
-    run = RunFolder.open(out, settings, (".html", ".json"), command_line())
+    asked = {"target": target, "against": against, "position": position}
+    run, told = open_run(out, (".html", ".json"), model, weights, columns, asked)
     items = [Item(text, _slug(text)) for text in dict.fromkeys(texts)]
     todo = [item for item in items if not run.is_done(item, _digest(item))]
-    told = file_name(columns, {"target": target, "position": position})
     failed: dict[str, str] = {}
     with Bar(f"loading {model}", len(items)) as bar:
         loaded = models.load_text(model, weights) if todo else None
@@ -55,7 +48,7 @@ def explain(
             if item in todo and loaded is not None:
                 bar.say("explaining texts")
                 try:
-                    maps = _maps(loaded, item.key, columns, _number(target), _number(position))
+                    maps = _maps(loaded, item.key, columns, *(_number(v) for v in asked.values()))
                 except BackplayError as error:
                     failed[item.key] = " ".join(str(error).split())
                     with aside():
@@ -69,7 +62,7 @@ def explain(
         run.write()
     report = {
         "model": model if loaded is None else loaded.source,
-        "columns": settings["columns"],
+        "columns": run.settings["columns"],
         "out": str(out),
         "record": None if run.record is None else str(run.record),
         "texts": [run.report(item) for item in items if item.key not in failed],
@@ -80,13 +73,12 @@ def explain(
 
 
 def _maps(
-    loaded: models.LoadedText, text: str, columns: Sequence[Column], target: Any, position: Any
+    loaded: models.LoadedText, text: str, columns: Sequence[Column], target: Any, against: Any, position: Any
 ) -> dict[Column, TokenMap]:
     def explained(column: Column) -> TokenMap:
         given = {k: v for k, v in column.params.items() if v != bp.methods()[column.method].params[k].default}
-        return bp.text.explain(loaded.model, loaded.tokenizer, text, target, column.method, position=position, **given)[
-            0
-        ]
+        asked: dict[str, Any] = {"against": against, "position": position, **given}
+        return bp.text.explain(loaded.model, loaded.tokenizer, text, target, column.method, **asked)[0]
 
     return {column: explained(column) for column in columns}
 
@@ -104,6 +96,8 @@ def _write(item: Item, maps: dict[Column, TokenMap], files: Sequence[Path]) -> d
         "text": item.key,
         "class": first.target,
         "target": first.goal.index,
+        "against": first.goal.against,
+        "against_class": first.against,
         "value": first.value,
         "maps": {
             column.name: {"arrives": found.arrives, "strongest": strongest(found)} for column, found in maps.items()
@@ -127,10 +121,11 @@ def _say(report: dict[str, Any]) -> None:
     if json_asked():
         return
     words = ", ".join(dict.fromkeys(one["strongest"] for one in report["maps"].values()))
+    against = f" rather than {report['against_class']}" if report["against"] is not None else ""
     with aside():
         print(
-            f"{report['text'][:40]!r}: {report['class']} ({report['target']}), value {report['value']:.4g}, most by "
-            f"{words!r}; {told_of(report)}; {report['figure']}",
+            f"{report['text'][:40]!r}: {report['class']} ({report['target']}){against}, value {report['value']:.4g}, "
+            f"most by {words!r}; {told_of(report)}; {report['figure']}",
             flush=True,
         )
 

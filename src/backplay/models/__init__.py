@@ -3,6 +3,6 @@
 from backplay.models.checkpoints import RANDOM
 from backplay.models.loaded import Loaded
 from backplay.models.sources import SOURCES, Source, load
-from backplay.models.texts import LoadedText, load_text
+from backplay.models.texts import LoadedText, load_text, reads_text
 
-__all__ = ["RANDOM", "SOURCES", "Loaded", "LoadedText", "Source", "load", "load_text"]
+__all__ = ["RANDOM", "SOURCES", "Loaded", "LoadedText", "Source", "load", "load_text", "reads_text"]

@@ -28,7 +28,9 @@ def load(name: str, weights: Weights = None) -> Loaded:
     if name in TEXTS:
         raise ModelError(f"zoo:{name} reads text, no photographs; `backplay explain --model zoo:{name} --text …` does.")
     if name not in names():
-        raise ModelError(f"zoo:{name} is not bundled{suggestion(name, names())}; there are {', '.join(names())}.")
+        raise ModelError(
+            f"zoo:{name} is not bundled{suggestion(name, names())}; there are {', '.join([*names(), *TEXTS])}."
+        )
     from backplay import zoo
     from backplay.zoo.scenes import MEAN, SIZE, SPREAD
 

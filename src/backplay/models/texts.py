@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,18 @@ def load_text(name: str, weights: Weights = None) -> LoadedText:
     if prefix == "hf" and rest:
         return _folder(Path(rest), weights)
     raise ModelError(f"{name!r} reads no text; give {', '.join(f'zoo:{t}' for t in TEXTS)} or hf:PATH, a text model.")
+
+
+def reads_text(name: str) -> bool:
+    """Whether a name is that of a text model: of the zoo, or a folder whose configuration says so."""
+    prefix, _, rest = name.partition(":")
+    if prefix != "hf":
+        return prefix == "zoo" and rest in TEXTS
+    try:
+        known = json.loads((Path(rest) / "config.json").read_text(encoding="utf-8")).get("architectures") or []
+    except (OSError, ValueError, AttributeError):  # whoever loads it says what is wrong
+        return False
+    return any(str(kind).endswith(ending) for kind in known for ending, _ in _HEADS)
 
 
 def _folder(folder: Path, weights: Weights) -> LoadedText:

@@ -7,7 +7,7 @@ noise (tab:hellinger-input-random).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -23,6 +23,7 @@ from backplay.sanity.randomise import Which, check_which, randomise
 from backplay.sanity.walks import (
     Compared,
     Names,
+    Unchanged,
     aim_at,
     aim_of,
     captured,
@@ -154,13 +155,9 @@ def input_noise(
     check_batch(x, "input_noise")
     seed = SEED.check("seed", seed)
     network = network_of(model, x, "input_noise")
-    aim = aim_of(network, x, target)
-    clean = {game: played(network, game, x, aim) for game in both}
+    own = Unchanged(network, x, aim_of(network, x, target))
     return (
-        NoiseLevel(
-            sigma=sigma,
-            **meet({g: (p, played(network, g, noisy(x, sigma, seed), aim)) for g, p in clean.items()}, asked),
-        )
+        NoiseLevel(sigma=sigma, **own.beside(network, noisy(x, sigma, seed, range(len(x))), both, asked))
         for sigma in levels
     )
 
@@ -175,9 +172,9 @@ def _read_sigmas(sigmas: Any) -> list[float]:
     return [float(sigma) for sigma in found]
 
 
-def noisy(x: Tensor, sigma: float, seed: int, first: int = 0) -> Tensor:
-    """Inputs with noise; that of input `k` depends on the seed and on `first + k` alone."""
-    return x + sigma * torch.stack([gaussian(x[k], seed, "noise", first + k) for k in range(len(x))])
+def noisy(x: Tensor, sigma: float, seed: int, numbers: Sequence[int]) -> Tensor:
+    """Inputs with noise; that of an input depends on the seed and on its number alone."""
+    return x + sigma * torch.stack([gaussian(one, seed, "noise", k) for one, k in zip(x, numbers, strict=True)])
 
 
 def gaussian(like: Tensor, *key: object) -> Tensor:
@@ -227,7 +224,12 @@ def separability(
     network = network_of(model, x, "separability")
     drawn = {kind: pairs_of(kind, known, pairs, seed) for kind in PAIRS}
     return (
-        input_pair(network, x, kind, number, images, both, asked, seed)
+        InputPair(
+            kind=kind,
+            number=number,
+            images=images,
+            **pairs_met(network, *sides_of(lambda k: x[k], x[0], kind, number, images, seed), both, asked),
+        )
         for kind, found in drawn.items()
         for number, images in enumerate(found)
     )
@@ -251,24 +253,22 @@ def pairs_of(kind: str, labels: Sequence[int], count: int, seed: int) -> list[tu
     return [(i, partners[i][int(v * len(partners[i]))]) for i, v in chosen]
 
 
-def input_pair(
-    network: Network,
-    x: Tensor,
-    kind: str,
-    number: int,
-    images: tuple[int, int],
-    games: Sequence[str],
-    further: Sequence[str],
-    seed: int,
-) -> InputPair:
-    """One pair out of the inputs `x`; noise depends on the seed, the kind and the number of the pair."""
-    sides = [
-        x[k : k + 1] if k >= 0 else gaussian(x[:1], seed, kind, number, side)
+def sides_of(
+    image: Callable[[int], Tensor], like: Tensor, kind: str, number: int, images: tuple[int, int], seed: int
+) -> tuple[Tensor, Tensor]:
+    """Both inputs (1, …) of a pair; noise is drawn `like` an input and depends on the seed, the kind and the number."""
+    first, second = (
+        (image(k) if k >= 0 else gaussian(like, seed, kind, number, side))[None]
         for k, side in zip(images, "AB", strict=True)
-    ]
-    aim = aim_of(network, sides[0], None)
-    found = {game: (played(network, game, sides[0], aim), played(network, game, sides[1], aim)) for game in games}
-    return InputPair(kind=kind, number=number, images=images, **meet(found, further))
+    )
+    return first, second
+
+
+def pairs_met(
+    network: Network, a: Tensor, b: Tensor, games: Sequence[str], further: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The fields of a `Compared` of pairs of inputs, (B, …) each; asked about the class found in the first ones."""
+    return Unchanged(network, a, aim_of(network, a, None)).beside(network, b, games, further)
 
 
 def _check_count(name: str, value: int) -> None:

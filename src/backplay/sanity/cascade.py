@@ -15,8 +15,8 @@ from backplay.keywords import SEED
 from backplay.methods import Explainer
 from backplay.network import Model, Network
 from backplay.sanity.randomise import Stage, Which, check_which, draw, layers
-from backplay.sanity.similarity import hog, spearman
-from backplay.sanity.walks import Compared, Names, aim_of, captured, listed, meet, network_of, played, read_names
+from backplay.sanity.similarity import describe
+from backplay.sanity.walks import Compared, Names, Unchanged, aim_of, captured, listed, meet, network_of, read_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,9 @@ def cascade(
     seed = SEED.check("seed", seed)
     network = network_of(model, x, "cascade")
     explainers = _explainers(network, method)
-    return _steps(network, x, aim_of(network, x, target), explainers, played_games, asked, which, seed)
+    own = Unchanged(network, x, aim_of(network, x, target))
+    twin = Forgetting(network, which, seed)
+    return (step_of(own, twin, number, explainers, played_games, asked) for number in range(len(twin.stages) + 1))
 
 
 def _explainers(network: Network, method: str | Sequence[str] | Mapping[str, Explainer]) -> dict[str, Explainer]:
@@ -72,30 +74,45 @@ def _explainers(network: Network, method: str | Sequence[str] | Mapping[str, Exp
     }
 
 
-def _steps(
-    network: Network,
-    x: Tensor,
-    aim: Any,
+class Forgetting:
+    """A copy of a network whose layers are drawn anew one after the other, from the output on."""
+
+    def __init__(self, network: Network, which: Which, seed: int) -> None:
+        self.network, self.which, self.seed = network, which, seed
+        self.stages = layers(network, which=which)
+        self.model, self.step = copy.deepcopy(network.model), 0
+
+    def at(self, step: int, x: Tensor) -> Network:
+        """The network with so many layers drawn anew; a copy that has forgotten more begins again."""
+        if step < self.step:
+            self.model, self.step = copy.deepcopy(self.network.model), 0
+        for stage in self.stages[self.step : step]:
+            draw(self.model, stage.parameters, self.seed)
+        self.step = step
+        return captured(self.network, self.model, x)
+
+
+def step_of(
+    own: Unchanged,
+    twin: Forgetting,
+    number: int,
     explainers: Mapping[str, Explainer],
     games: Sequence[str],
-    further: Sequence[str],
-    which: Which,
-    seed: int,
-) -> Iterator[Step]:
-    maps = {name: e.attribute(x, aim) for name, e in explainers.items()}
-    plays = {name: played(network, name, x, aim) for name in games}
-    twin = copy.deepcopy(network.model)
-    for number, layer in enumerate((None, *layers(network, which=which))):
-        if layer is not None:
-            draw(twin, layer.parameters, seed)
-        other = network if layer is None else captured(network, twin, x)
-        again = {name: e.on(other).attribute(x, aim) for name, e in explainers.items()}
-        pairs = {game: (play, play if layer is None else played(other, game, x, aim)) for game, play in plays.items()}
-        yield Step(
-            number=number,
-            layer=layer,
-            model=twin,
-            spearman={name: spearman(maps[name], again[name]) for name in maps},
-            hog={name: hog(maps[name], again[name]) for name in maps},
-            **meet(pairs, further),
-        )
+    further: Sequence[str] = (),
+) -> Step:
+    """One step of a cascade on the inputs of `own`; step 0 compares every play and map with itself."""
+    maps = {name: own.maps(name, explainer) for name, explainer in explainers.items()}
+    if number == 0:
+        again, met = maps, meet({game: (own.play(game), own.play(game)) for game in games}, further)
+    else:
+        other = twin.at(number, own.x)
+        again = {name: describe(e.on(other).attribute(own.x, own.aim)) for name, e in explainers.items()}
+        met = own.beside(other, own.x, games, further)
+    return Step(
+        number=number,
+        layer=twin.stages[number - 1] if number else None,
+        model=twin.model,
+        spearman={name: found.spearman(again[name]) for name, found in maps.items()},
+        hog={name: found.hog(again[name]) for name, found in maps.items()},
+        **met,
+    )

@@ -5,9 +5,8 @@ Plainly, and up to the order of hidden channels (sec:model-distance-invariances)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +19,11 @@ from backplay.pictured import Pictured
 from backplay.sanity.walks import (
     Compared,
     Names,
+    Unchanged,
     aim_of,
     captured,
     check_batch,
-    meet,
     network_of,
-    played,
     read_names,
 )
 
@@ -81,11 +79,13 @@ def network_distances(
     found = {
         name: {game: torch.zeros(len(networks), len(networks), len(x)).double() for game in games} for name in readouts
     }
-    for i, j in combinations(range(len(networks)), 2):
-        met = between(all_networks[i], all_networks[j], x, aim, games, readouts[1:])
-        for name in readouts:
-            for game, values in met.readout(name).items():
-                found[name][game][i, j] = found[name][game][j, i] = values
+    for i, network in enumerate(all_networks):
+        own = Unchanged(network, x, aim)
+        for j in range(i + 1, len(networks)):
+            met = Compared(**own.beside(all_networks[j], x, games, readouts[1:]))
+            for name in readouts:
+                for game, values in met.readout(name).items():
+                    found[name][game][i, j] = found[name][game][j, i] = values
     return NetworkDistances(names=tuple(networks), distance=found["distance"], permuted=found.get("permuted", {}))
 
 
@@ -95,8 +95,3 @@ def twin_of(network: Network, other: Model, x: Tensor) -> Network:
     module = found.model if isinstance(found, Network) else found
     alike = [(repr(m), [(n, p.shape) for n, p in m.named_parameters()]) for m in (network.model, module)]
     return captured(network, module, x) if alike[0] == alike[1] else network_of(other, x, "network_distances")
-
-
-def between(a: Network, b: Network, x: Tensor, aim: Any, games: Sequence[str], further: Sequence[str] = ()) -> Compared:
-    """Two networks on the same inputs."""
-    return Compared(**meet({game: (played(a, game, x, aim), played(b, game, x, aim)) for game in games}, further))

@@ -7,7 +7,8 @@ thm:rand-adf and thm:rand-routing beside the overlap `BC_ord` that arrives, in p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from backplay.bench.rows import TableCell
 from backplay.errors import InputError
 from backplay.sanity.config import Trial
-from backplay.sanity.results import Results
+from backplay.sanity.results import Results, label_of
 from backplay.sanity.tables import TITLES, matrix_of
 from backplay.view.canvas import Picture, fitted, picture, quiet
 from backplay.view.colours import MINUS, PLUS
@@ -26,7 +28,8 @@ from backplay.view.networks import SIZE, draw_matrix, matrix_panels
 COLOURS = {"sg": MINUS, "rg": PLUS}
 STYLES = {"distance": "-", "surviving": ":", "permuted": "-.", "floor": "--", "ordinary": "-", "bound": "--"}
 PANEL, HEIGHT = 2.6, 2.1  # inches a panel
-_LABELS = 12  # layers that are named
+ENTRY, LINE = 1.4, 0.16  # inches an entry of the legend
+_LABELS = 16  # steps that are named
 _CLOSE = 0.035  # of the axis: names of lines nearer than this would lie on each other
 _PALETTE = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666")
 
@@ -54,90 +57,92 @@ def draw(folder: str | Path) -> dict[str, Figure]:
 # -------------------------------------------------------------------- curves
 
 
+Draw = Callable[[str, Axes], None]  # of one network into one panel
+
+
 @picture
 def cascade_figure(results: Results, trial: Trial) -> Figure:
     """Distances step by step; thin lines are two networks that know nothing (fig:hellinger-sanity)."""
-    theory = results.measured(trial, "ordinary")
     shown = [name for name in ("distance", "surviving", "permuted", "floor") if results.measured(trial, name)]
-    networks = results.networks(trial)
-    figure, axes = _panels(networks, 2 if theory else 1)
-    for column, network in enumerate(networks):
-        panel = axes[0][column]
+
+    def distances(network: str, panel: Axes) -> None:
         _curves(results, trial, network, panel, shown)
         _references(results, network, panel)
         panel.set_ylim(0, 1.03)
-        if theory:
-            _curves(results, trial, network, axes[1][column], ("ordinary", "bound"))
-            axes[1][column].set_yscale("log")
-        _steps(results, trial, network, axes[-1][column])
-        for row in axes[:-1]:
-            row[column].set_xticks([])
-    axes[0][0].set_ylabel("distance of walks", fontsize=SIZE)
-    if theory:
-        axes[1][0].set_ylabel("BC_ord, overlap that arrives", fontsize=SIZE)
-    _legend(figure, [row[-1] for row in axes])
-    return figure
+
+    def overlaps(network: str, panel: Axes) -> None:
+        _curves(results, trial, network, panel, ("ordinary", "bound"))
+        panel.set_yscale("log")
+
+    rows = {"distance of walks": distances}
+    rows |= {"BC_ord, overlap that arrives": overlaps} if results.measured(trial, "ordinary") else {}
+    return _framed(results, trial, rows, partial(_steps, results, trial))
 
 
 @picture
 def spread_figure(results: Results, trial: Trial) -> Figure:
     """The deviation over images, step by step, each network on a scale of its own (fig:hellinger-variance)."""
-    networks = results.networks(trial)
-    figure, axes = _panels(networks)
-    for column, network in enumerate(networks):
-        _curves(results, trial, network, axes[0][column], ["distance", "surviving"], deviation=True)
-        axes[0][column].set_ylim(bottom=0)
-        _steps(results, trial, network, axes[0][column])
-    axes[0][0].set_ylabel("deviation over images", fontsize=SIZE)
-    _legend(figure, [axes[0][-1]])
-    return figure
+
+    def deviations(network: str, panel: Axes) -> None:
+        _curves(results, trial, network, panel, ["distance", "surviving"], deviation=True)
+        panel.set_ylim(bottom=0)
+
+    return _framed(results, trial, {"deviation over images": deviations}, partial(_steps, results, trial))
 
 
 @picture
 def maps_figure(results: Results, trial: Trial) -> Figure:
     """Similarity of maps step by step: ranks solid, oriented gradients dotted (app:sanity-heatmap)."""
-    networks = results.networks(trial)
-    figure, axes = _panels(networks)
-    for column, network in enumerate(networks):
+
+    def similarities(network: str, panel: Axes) -> None:
         cells = results.cells(trial, network)
         for k, label in enumerate(trial.methods):
             for readout, style in (("spearman", "-"), ("hog", ":")):
-                means = [results.spread(cell, f"{label}.{readout}") for cell in cells]
-                _line(axes[0][column], [c.given["step"] for c in cells], [_mean(m) for m in means],
-                      style, _PALETTE[k % len(_PALETTE)], f"{label}, {TITLES[readout]}")  # fmt: skip
-        _steps(results, trial, network, axes[0][column])
-    axes[0][0].set_ylabel("similarity of maps", fontsize=SIZE)
-    _legend(figure, [axes[0][-1]])
-    return figure
+                means = [_mean(results.spread(cell, f"{label}.{readout}")) for cell in cells]
+                colour, title = _PALETTE[k % len(_PALETTE)], f"{label}, {TITLES[readout]}"
+                _line(panel, _places(cells), means, style, colour, title)
+        panel.set_ylim(min(0.0, panel.get_ylim()[0]), 1.03)
+
+    return _framed(results, trial, {"similarity of maps": similarities}, partial(_steps, results, trial))
 
 
 @picture
 def noise_figure(results: Results, trial: Trial) -> Figure:
     """Distances over σ; thin lines are the pairs of inputs of the same run (fig:hellinger-input-noise)."""
-    networks = results.networks(trial)
-    figure, axes = _panels(networks)
-    for column, network in enumerate(networks):
-        panel = axes[0][column]
-        shown = [name for name in ("distance", "surviving", "permuted") if results.measured(trial, name)]
-        _curves(results, trial, network, panel, shown, key="sigma")
+    shown = [name for name in ("distance", "surviving", "permuted") if results.measured(trial, name)]
+
+    def distances(network: str, panel: Axes) -> None:
+        _curves(results, trial, network, panel, shown)
         _pairs(results, network, panel)
         panel.set_xscale("log")
         panel.set_ylim(0, 1.03)
+
+    def noise(network: str, panel: Axes) -> None:
         panel.set_xlabel("noise σ", fontsize=SIZE)
-    axes[0][0].set_ylabel("distance of walks", fontsize=SIZE)
-    _legend(figure, [axes[0][-1]])
-    return figure
+
+    return _framed(results, trial, {"distance of walks": distances}, noise)
 
 
-def _panels(networks: Sequence[str], rows: int = 1) -> tuple[Figure, list[list[Axes]]]:
-    """A row of panels, or two, a column for each network."""
-    figure = Picture(figsize=(PANEL * len(networks) + 0.3, HEIGHT * rows + 1.2), layout="constrained")
-    axes: Any = figure.subplots(rows, len(networks), squeeze=False)
+def _framed(results: Results, trial: Trial, rows: Mapping[str, Draw], foot: Draw) -> Figure:
+    """A column for each network, a row for each quantity under the name of its axis, one legend below all of them.
+
+    `foot` says what is told off along the lowest panels.
+    """
+    networks = results.networks(trial)
+    figure = Picture(figsize=(PANEL * len(networks) + 0.3, HEIGHT * len(rows) + 1.2), layout="constrained")
+    axes: Any = figure.subplots(len(rows), len(networks), squeeze=False)
     for column, network in enumerate(networks):
         axes[0][column].set_title(fitted(network, PANEL, SIZE, 2)[0], fontsize=SIZE)
-        for row in range(rows):
-            quiet(axes[row][column], SIZE * 0.9).grid(axis="y", color="0.9", lw=0.5)
-    return figure, [list(row) for row in axes]
+        for panel, draw_panel in zip(axes[:, column], rows.values(), strict=True):
+            quiet(panel, SIZE * 0.9).grid(axis="y", color="0.9", lw=0.5)
+            draw_panel(network, panel)
+        for panel in axes[:-1, column]:
+            panel.set_xticks([])
+        foot(network, axes[-1][column])
+    for panel, label in zip(axes[:, 0], rows, strict=True):
+        panel.set_ylabel(label, fontsize=SIZE)
+    _legend(figure, list(axes.flat))
+    return figure
 
 
 def _curves(
@@ -147,16 +152,21 @@ def _curves(
     axes: Axes,
     readouts: Sequence[str],
     deviation: bool = False,
-    key: str = "step",
 ) -> None:
     cells = results.cells(trial, network)
+    places = _places(cells)
     for game in trial.games:
         for name in readouts:
             found = [results.spread(cell, f"{game}.{name}") for cell in cells]
             values = [math.nan if s is None else s.std if deviation else s.mean for s in found]
             if name == "floor" and not any(value > 0 for value in values):
                 continue  # no gate closes: it says nothing
-            _line(axes, [c.given[key] for c in cells], values, STYLES[name], COLOURS[game], _title(game, name))
+            _line(axes, places, values, STYLES[name], COLOURS[game], _title(game, name))
+
+
+def _places(cells: Sequence[TableCell]) -> list[float]:
+    """Where cells stand on the axis: at their σ, or one behind the other: chosen steps may lie far apart."""
+    return [cell.given.get("sigma", float(k)) for k, cell in enumerate(cells)]
 
 
 def _line(axes: Axes, x: Sequence[float], y: Sequence[float], style: str, colour: str, label: str) -> None:
@@ -206,27 +216,31 @@ def _pairs(results: Results, network: str, axes: Axes) -> None:
                     ha="left" if game == "sg" else "right",
                     va="bottom" if top < 1 - _CLOSE else "top",
                     transform=axes.get_yaxis_transform(),
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.4},  # over the curves
                 )
 
 
 def _steps(results: Results, trial: Trial, network: str, axes: Axes) -> None:
-    """Steps by the layer that they draw anew."""
+    """Steps by their number and the layer that they draw anew."""
     cells = results.cells(trial, network)
     every = -(-len(cells) // _LABELS)
-    shown = [cell for k, cell in enumerate(cells) if (len(cells) - 1 - k) % every == 0]
-    names = [fitted(cell.given["layer"] or "nothing", 1.0, SIZE * 0.85, 1)[0] for cell in shown]
-    axes.set_xticks([cell.given["step"] for cell in shown], names, rotation=90)
+    shown = [(place, cell) for place, cell in zip(_places(cells), cells, strict=True)][::-every]
+    names = [fitted(label_of(cell), 1.2, SIZE * 0.85, 1)[0] for _, cell in shown]
+    axes.set_xticks([place for place, _ in shown], names, rotation=90)
     axes.tick_params(axis="x", labelsize=SIZE * 0.8)
     axes.set_xlabel("drawn anew, from the output to", fontsize=SIZE)
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend under all panels."""
+    """One legend under all panels: what is drawn in any of them."""
     found: dict[str, Any] = {}
     for panel in axes:
         handles, labels = panel.get_legend_handles_labels()
         found |= dict(zip(labels, handles, strict=True))
-    columns = min(4, max(1, len(found)))
+    width, height = figure.get_size_inches()
+    columns = min(4, max(1, len(found)), int(width // ENTRY))
+    lines = -(-len(found) // columns)
+    figure.set_size_inches(width, height + LINE * max(0, lines - 2))  # the first two have their place
     figure.legend(
         found.values(), found.keys(), loc="outside lower center", ncols=columns, fontsize=SIZE * 0.9, frameon=False
     )

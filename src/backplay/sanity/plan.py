@@ -1,29 +1,58 @@
-"""Which rows an experiment needs: a cell for each line or point that is shown, a job for each sample of it."""
+"""Which rows an experiment needs: a cell for each line or point that is shown, a job for each sample of it.
+
+Samples of a cell are played together, and a worker keeps what it found on the unchanged network for the cells that
+follow on the same samples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
+from typing import Any
 
-from backplay.bench.rows import Job, TableCell, canonical
+from backplay.bench.rows import Job, Portion, TableCell, canonical
 from backplay.sanity.baselines import PAIRS, pairs_of
 from backplay.sanity.config import SanityConfig, Trial
 
 SPLIT = "test"
 
-# network -> "all" or "weights": its layers from the output to the input; "fits": the methods, by label, that fit it
-Known = Mapping[str, Mapping[str, Sequence[str]]]
+# network -> "all" or "weights": its layers from the output to the input; "fits": the methods, by label, that fit it;
+# "together": how many samples are best played at once
+Known = Mapping[str, Mapping[str, Any]]
+_Cell = tuple[Trial, TableCell, int]  # the last: its number of samples
 
 
-def jobs(config: SanityConfig, known: Known, labels: Sequence[int]) -> list[Job]:
+def portions(config: SanityConfig, known: Known, labels: Sequence[int]) -> list[Portion]:
     """Everything that a run measures, network by network: a worker keeps one as long as it can."""
-    found: list[Job] = []
+    found: list[Portion] = []
     for place, network in enumerate(config.networks):
+        own = known[network.name]
+        size: int = own.get("together", 1)
+        images: list[_Cell] = []  # all that compares with the unchanged network on an image
         for trial in config.trials:
-            own = known[network.name]
-            for cell, count in _cells(config, trial, place, own[trial.which], labels):
-                found += [Job(cell, index, trial.metrics(index, own["fits"])) for index in range(count)]
+            cells = [(trial, *cell) for cell in _cells(config, trial, place, own[trial.which], labels)]
+            if trial.kind in ("cascade", "correlation", "input-noise"):
+                images += cells
+                continue
+            for cell in cells:
+                found += _shared_out([cell], 1 if trial.kind == "double-random" else size, own["fits"])
+        found += _shared_out(images, size, own["fits"])
     return found
+
+
+def _shared_out(cells: Sequence[_Cell], size: int, fits: Sequence[str]) -> Iterator[Portion]:
+    """Samples in portions of at most `size` that want the same metrics: the first samples of all cells, then the next.
+
+    Portions of all cells are cut at the same samples, so that what one cell finds serves the others.
+    """
+    most = max((count for _, _, count in cells), default=0)
+    limits = {limit for trial, _, _ in cells for limit in trial.limits.values()}
+    cuts = sorted({*range(0, most, size), most, *(limit for limit in limits if limit < most)})
+    for first, end in pairwise(cuts):
+        for trial, cell, count in cells:
+            jobs = [Job(cell, index, trial.metrics(index, fits)) for index in range(first, min(end, count))]
+            if jobs:
+                yield tuple(jobs)
 
 
 def _cells(

@@ -21,9 +21,11 @@ from backplay.bench.sources import Contender
 from backplay.bench.store import Store, write_whole
 from backplay.errors import InputError
 from backplay.sanity.config import SanityConfig
-from backplay.sanity.plan import SPLIT, Known, jobs
+from backplay.sanity.plan import SPLIT, Known, portions
 from backplay.sanity.randomise import layers
 from backplay.sanity.work import SanityOrder
+
+TOGETHER = 10  # samples in a portion; networks of large pictures have fewer
 
 
 def run(
@@ -42,7 +44,7 @@ def run(
     labels = [data.target(SPLIT, index) for index in range(data.size(SPLIT))]
     progress = RunProgress(tell)
     known = _known(config, out)
-    wanted = jobs(config, known, labels)
+    wanted = portions(config, known, labels)
     if not wanted:
         raise InputError("the config asks for nothing: none of its steps is a step of one of its networks.")
     with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
@@ -71,7 +73,8 @@ def _known(config: SanityConfig, out: Path) -> Known:
 
 def _asked(network: Contender, config: SanityConfig) -> dict[str, Any]:
     loaded = models.load(network.load, network.weights)
-    captured = bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
+    example = torch.zeros(2, 3, *loaded.size)
+    captured = bp.capture(loaded.model, example)
     fits = fitting(network, captured)
     methods = {label: found for trial in config.trials for label, found in trial.methods.items()}
     return {
@@ -80,5 +83,7 @@ def _asked(network: Contender, config: SanityConfig) -> dict[str, Any]:
         "fits": [
             label for label, (name, params) in methods.items() if name in fits.fits and fits.points(name, [params])
         ],
+        # two games on two networks are held at a time
+        "together": max(1, min(TOGETHER, captured.at_once(example) // 4)),
         "refused": {label: fits.refused[name] for label, (name, _) in methods.items() if name in fits.refused},
     }

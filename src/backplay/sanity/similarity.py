@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
@@ -12,26 +14,38 @@ Flat = npt.NDArray[np.float64]
 CELL = 16  # pixels a side of a cell of the histograms; smaller pictures have cells of a sixth of their side
 
 
-def spearman(a: Tensor, b: Tensor) -> Tensor:
-    """(B,) rank correlation of absolute values, colours added up first; 0 where a map is the same everywhere."""
+@dataclass(frozen=True)
+class Described:
+    """What is compared of maps: made once for a map that many others are compared with."""
+
+    maps: Tensor  # (B, C, H, W)
+    ranks: Flat  # (B, H·W) of absolute values, colours added up first
+    histograms: Flat  # (B, n) of oriented gradients of the same
+
+    def spearman(self, other: Described) -> Tensor:
+        """(B,) rank correlation of absolute values; 0 where a map is the same everywhere."""
+        return self._alike(other, self.ranks, other.ranks)
+
+    def hog(self, other: Described) -> Tensor:
+        """(B,) correlation of histograms of oriented gradients; 0 where a map is the same everywhere."""
+        return self._alike(other, self.histograms, other.histograms)
+
+    def _alike(self, other: Described, a: Flat, b: Flat) -> Tensor:
+        shapes = [tuple(side.maps.shape) for side in (self, other)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"two batches of maps of one shape are compared; got {shapes[0]} and {shapes[1]}.")
+        return self.maps.new_tensor(pearson(a, b))
+
+
+def describe(maps: Tensor) -> Described:
+    """Ranks and histograms of a batch of maps."""
     from scipy.stats import rankdata
 
-    left, right = (rankdata(m.reshape(len(m), -1), axis=1) for m in _pictures(a, b))
-    return a.new_tensor(pearson(left, right))
-
-
-def hog(a: Tensor, b: Tensor) -> Tensor:
-    """(B,) correlation of the maps' histograms of oriented gradients; 0 where a map is the same everywhere."""
-    left, right = (np.stack([_histograms(m) for m in maps]) for maps in _pictures(a, b))
-    return a.new_tensor(pearson(left, right))
-
-
-def _pictures(a: Tensor, b: Tensor) -> tuple[Flat, Flat]:
-    """(B, H, W) twice: absolute values of what the colours add up to."""
-    if a.shape != b.shape or a.ndim != 4:
-        raise InputError(f"two batches of maps (B, C, H, W) are compared; got {tuple(a.shape)} and {tuple(b.shape)}.")
-    left, right = (m.detach().double().sum(1).abs().cpu().numpy() for m in (a, b))
-    return left, right
+    if maps.ndim != 4:
+        raise InputError(f"maps that are compared are pictures (B, C, H, W); got {tuple(maps.shape)}.")
+    pictures = maps.detach().double().sum(1).abs().cpu().numpy()
+    ranks = rankdata(pictures.reshape(len(pictures), -1), axis=1)
+    return Described(maps, ranks, np.stack([_histograms(picture) for picture in pictures]))
 
 
 def _histograms(picture: Flat) -> Flat:

@@ -19,7 +19,9 @@ from backplay.errors import CaptureError, InputTypeError, KeywordError, suggesti
 from backplay.games import Play, RoutingGame, StoppingGame
 from backplay.games.game import Game
 from backplay.games.neurons import names_neurons, one_a_sample
+from backplay.methods import Explainer
 from backplay.network import Model, Network, capture, read_model
+from backplay.sanity.similarity import Described, describe
 from backplay.trajectory import bounds
 from backplay.trajectory.hellinger import Hellinger, hellinger
 
@@ -127,6 +129,31 @@ def played(network: Network, game: str, x: Tensor, target: Any) -> Play:
     kind, keywords = GAMES[game]
     with torch.no_grad():
         return kind(network, **keywords).play(x, target)
+
+
+class Unchanged:
+    """A network on its inputs: what many others are compared with, each game played once and each map made once."""
+
+    def __init__(self, network: Network, x: Tensor, aim: Any) -> None:
+        self.network, self.x, self.aim = network, x, aim
+        self._plays: dict[str, Play] = {}
+        self._maps: dict[str, Described] = {}
+
+    def play(self, game: str) -> Play:
+        """The play of a game by its short name."""
+        if game not in self._plays:
+            self._plays[game] = played(self.network, game, self.x, self.aim)
+        return self._plays[game]
+
+    def maps(self, name: str, explainer: Explainer) -> Described:
+        """The maps of a method, under a name of its own."""
+        if name not in self._maps:
+            self._maps[name] = describe(explainer.on(self.network).attribute(self.x, self.aim))
+        return self._maps[name]
+
+    def beside(self, network: Network, x: Tensor, games: Sequence[str], further: Sequence[str] = ()) -> dict[str, Any]:
+        """The fields of a `Compared`: its walks beside those of another network, or of other inputs."""
+        return meet({game: (self.play(game), played(network, game, x, self.aim)) for game in games}, further)
 
 
 def network_of(model: Model, x: Tensor, caller: str) -> Network:

@@ -1,10 +1,10 @@
-"""What the workers of a run of experiments do: the experiments of this room, one sample at a time."""
+"""What the workers of a run of experiments do: the experiments of this room, a portion of samples at a time."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,17 @@ from torch import Tensor
 
 import backplay as bp
 from backplay import models
-from backplay.bench.rows import SECONDS, Job, Outcome
+from backplay.bench.rows import SECONDS, Job, Outcome, Portion
 from backplay.bench.sources import Contender
 from backplay.bench.worker import Worker
 from backplay.network import Network
-from backplay.sanity.baselines import image_of, input_pair, noisy, pairs_of, random_round
+from backplay.sanity.agreement import readouts_of
+from backplay.sanity.baselines import image_of, noisy, pairs_met, pairs_of, random_round, sides_of
+from backplay.sanity.cascade import Forgetting, step_of
 from backplay.sanity.config import Trial
-from backplay.sanity.distances import between, twin_of
+from backplay.sanity.distances import twin_of
 from backplay.sanity.plan import SPLIT
-from backplay.sanity.randomise import forgetful, layers
-from backplay.sanity.similarity import hog, spearman
-from backplay.sanity.walks import USUAL, Compared, aim_of, captured, meet, played
-
-SIMILARITY = {"spearman": spearman, "hog": hog}
+from backplay.sanity.walks import USUAL, Compared, Unchanged, aim_of
 
 
 @dataclass(frozen=True)
@@ -42,130 +40,159 @@ class SanityOrder:
         return SanityWorker(self)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a portion asks for: samples of one cell of an experiment, and the same metrics of each."""
+
+    trial: Trial
+    given: Mapping[str, Any]  # the parameters of the cell
+    indices: tuple[int, ...]
+    metrics: tuple[str, ...]
+    loaded: models.Loaded
+    network: Network
+
+    @property
+    def further(self) -> list[str]:
+        """The readouts of walks beside the usual ones."""
+        asked = {metric.rpartition(".")[2] for metric in self.metrics}
+        return [name for name in self.trial.readouts if name in asked and name not in USUAL]
+
+
+Found = tuple[list[str], dict[str, Tensor]]  # names of the samples; metric -> (B,)
+
+
 class SanityWorker(Worker):
-    """Keeps the captured network and another one at hand: a copy drawn anew, or the one that it is compared with."""
+    """Keeps at hand what portions share that follow each other: plays of the unchanged network, and the other one."""
 
     def __init__(self, order: SanityOrder) -> None:
         super().__init__(order.networks, order.data, order.threads)
         self.order = order
-        self._network: Network | None = None
-        self._other: tuple[str, Network] | None = None
         self._pairs: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        self.forget()
 
     def forget(self) -> None:
-        self._network = self._other = None
+        self._network: Network | None = None
+        self._own: tuple[object, list[str], Unchanged] | None = None  # on the images of the last portion
+        self._twin: Forgetting | None = None  # the copy that a cascade draws anew
+        self._other: tuple[str, Network] | None = None  # the network that this one was compared with last
 
-    def measured(self, job: Job, attempt: int) -> Outcome:
-        trial = self.order.trials[job.cell.method]
-        loaded = self.load(job.cell.model)
+    def measured(self, portion: Portion, attempt: int) -> list[Outcome]:
+        cell = portion[0].cell
+        trial, loaded = self.order.trials[cell.method], self.load(cell.model)
         begin = time.perf_counter()
         if self._network is None:
             self._network = bp.capture(loaded.model, torch.zeros(2, 3, *loaded.size))
-        further = _further(trial, job.metrics)
-        match trial.kind:
-            case "cascade" | "correlation":
-                name, found = self._cascade(job, trial, loaded, self._network, further)
-            case "double-random":
-                name, found = self._double_random(job, trial, loaded, self._network, further)
-            case "input-noise":
-                name, found = self._noise(job, trial, loaded, self._network, further)
-            case "separability":
-                name, found = self._pair(job, trial, loaded, self._network, further)
-            case _:
-                name, found = self._between(job, trial, loaded, self._network, further)
-        values = {metric: _known(found[metric]) for metric in job.metrics}
+        indices = tuple(job.index for job in portion)
+        asked = Asked(trial, cell.given, indices, portion[0].metrics, loaded, self._network)
+        names, found = self._experiment(asked)
+        seconds = (time.perf_counter() - begin) / len(portion)
+        return [self._outcome(job, names[k], found, k, seconds, attempt) for k, job in enumerate(portion)]
+
+    def _outcome(
+        self, job: Job, name: str, found: Mapping[str, Tensor], k: int, seconds: float, attempt: int
+    ) -> Outcome:
+        values = {metric: _known(float(found[metric][k])) for metric in job.metrics}
         notes = {metric: "no walk arrives" for metric, value in values.items() if value is None}
-        seconds = time.perf_counter() - begin
         return Outcome(job, name, {**values, SECONDS: seconds}, notes, None, self.name, attempt, seconds)
 
-    def _image(self, index: int, loaded: models.Loaded) -> tuple[str, Tensor, Tensor]:
-        """Name, input (1, C, H, W) and label (1,) of an image."""
+    def _experiment(self, asked: Asked) -> Found:
+        match asked.trial.kind:
+            case "cascade" | "correlation":
+                return self._cascade(asked)
+            case "double-random":
+                return self._double_random(asked)
+            case "input-noise":
+                return self._noise(asked)
+            case "separability":
+                return self._between_inputs(asked)
+            case _:
+                return self._between_networks(asked)
+
+    def _image(self, index: int, loaded: models.Loaded) -> tuple[str, Tensor, int]:
+        """Name, input (C, H, W) and label of an image."""
         sample = self.sample(SPLIT, index, loaded)
-        return sample.name, sample.x[None], torch.tensor([sample.target])
+        return sample.name, sample.x, sample.target
 
-    def _cascade(
-        self, job: Job, trial: Trial, loaded: models.Loaded, network: Network, further: Sequence[str]
-    ) -> tuple[str, dict[str, float]]:
-        name, x, _ = self._image(job.index, loaded)
-        aim = aim_of(network, x, None)
-        step = int(job.cell.given["step"])
-        other = self._step(network, trial, step, x)
-        plays = {game: played(network, game, x, aim) for game in trial.games}
-        pairs = {game: (play, play if step == 0 else played(other, game, x, aim)) for game, play in plays.items()}
-        found = _numbers(Compared(**meet(pairs, further)), trial.games, further)
-        for label, (method, params) in trial.methods.items():
-            if f"{label}.spearman" not in job.metrics:  # it does not fit the network
-                continue
-            maps = [bp.Explainer(side, method, **params).attribute(x, aim) for side in (network, other)]
-            found |= {f"{label}.{kind}": float(measure(maps[0], maps[1])) for kind, measure in SIMILARITY.items()}
-        return name, found
+    def _unchanged(self, asked: Asked, labelled: bool = False) -> tuple[list[str], Unchanged]:
+        """The network on the images of a portion, asked about the classes that it finds, or about their labels."""
+        key = asked.indices, labelled
+        if self._own is None or self._own[0] != key:
+            self._own = None
+            names, inputs, labels = zip(*(self._image(k, asked.loaded) for k in asked.indices), strict=True)
+            x = torch.stack(inputs)
+            aim = torch.tensor(labels) if labelled else aim_of(asked.network, x, None)
+            self._own = key, list(names), Unchanged(asked.network, x, aim)
+        return self._own[1], self._own[2]
 
-    def _step(self, network: Network, trial: Trial, step: int, x: Tensor) -> Network:
-        """The network with so many layers drawn anew, kept for the images that follow."""
-        key = f"{trial.which} {step}"
-        if step == 0:
-            return network
-        if self._other is None or self._other[0] != key:
-            self._other = None
-            stages = layers(network, which=trial.which)[:step]
-            self._other = key, captured(network, forgetful(network.model, stages, self.order.seed), x)
-        return self._other[1]
+    def _cascade(self, asked: Asked) -> Found:
+        names, own = self._unchanged(asked)
+        trial = asked.trial
+        if self._twin is None or self._twin.which != trial.which:
+            self._twin = Forgetting(asked.network, trial.which, self.order.seed)
+        fitting = {label for label in trial.methods if f"{label}.spearman" in asked.metrics}
+        explainers = {
+            label: bp.Explainer(asked.network, method, **params)
+            for label, (method, params) in trial.methods.items()
+            if label in fitting
+        }
+        step = step_of(own, self._twin, int(asked.given["step"]), explainers, trial.games, asked.further)
+        return names, readouts_of(step) | _numbers(step, asked)
 
-    def _double_random(
-        self, job: Job, trial: Trial, loaded: models.Loaded, network: Network, further: Sequence[str]
-    ) -> tuple[str, dict[str, float]]:
-        seed = self.order.seed
-        image = image_of(job.index, self.data.size(SPLIT), seed)
-        name, x, label = self._image(image, loaded)
-        met = random_round(network, x, label, job.index, image, trial.games, further, trial.which, seed)
-        return name, _numbers(met, trial.games, further)
+    def _double_random(self, asked: Asked) -> Found:
+        """Rounds, one by one: each has weights of its own."""
+        seed, trial, names = self.order.seed, asked.trial, list[str]()
+        found: dict[str, list[Tensor]] = {}
+        for number in asked.indices:
+            image = image_of(number, self.data.size(SPLIT), seed)
+            name, x, label = self._image(image, asked.loaded)
+            names.append(name)
+            aim = torch.tensor([label])
+            met = random_round(
+                asked.network, x[None], aim, number, image, trial.games, asked.further, trial.which, seed
+            )
+            for metric, value in _numbers(met, asked).items():
+                found.setdefault(metric, []).append(value)
+        return names, {metric: torch.cat(values) for metric, values in found.items()}
 
-    def _noise(
-        self, job: Job, trial: Trial, loaded: models.Loaded, network: Network, further: Sequence[str]
-    ) -> tuple[str, dict[str, float]]:
-        name, x, _ = self._image(job.index, loaded)
-        aim = aim_of(network, x, None)
-        other = noisy(x, float(job.cell.given["sigma"]), self.order.seed, job.index)
-        pairs = {game: (played(network, game, x, aim), played(network, game, other, aim)) for game in trial.games}
-        return name, _numbers(Compared(**meet(pairs, further)), trial.games, further)
+    def _noise(self, asked: Asked) -> Found:
+        names, own = self._unchanged(asked)
+        x = noisy(own.x, float(asked.given["sigma"]), self.order.seed, asked.indices)
+        return names, _numbers(Compared(**own.beside(asked.network, x, asked.trial.games, asked.further)), asked)
 
-    def _pair(
-        self, job: Job, trial: Trial, loaded: models.Loaded, network: Network, further: Sequence[str]
-    ) -> tuple[str, dict[str, float]]:
-        kind: str = job.cell.given["pair"]
-        if (trial.name, kind) not in self._pairs:
+    def _between_inputs(self, asked: Asked) -> Found:
+        kind: str = asked.given["pair"]
+        key = asked.trial.name, kind
+        if key not in self._pairs:
             labels = [self.data.target(SPLIT, k) for k in range(self.data.size(SPLIT))]
-            self._pairs[trial.name, kind] = pairs_of(kind, labels, trial.count, self.order.seed)
-        images = self._pairs[trial.name, kind][job.index]
-        shown = [self._image(k, loaded) if k >= 0 else ("noise", None, None) for k in images]
-        inputs = [x for _, x, _ in shown if x is not None] or [torch.zeros(1, 3, *loaded.size)]
-        places = [-1 if k < 0 else sum(j >= 0 for j in images[:side]) for side, k in enumerate(images)]
-        met = input_pair(
-            network, torch.cat(inputs), kind, job.index, (places[0], places[1]), trial.games, further, self.order.seed
-        )
-        return " and ".join(name for name, _, _ in shown), _numbers(met, trial.games, further)
+            self._pairs[key] = pairs_of(kind, labels, asked.trial.count, self.order.seed)
+        names: list[str] = []
+        sides: list[tuple[Tensor, Tensor]] = []
+        like = torch.zeros(3, *asked.loaded.size)
+        for number in asked.indices:
+            images = self._pairs[key][number]
+            shown = {k: self._image(k, asked.loaded) for k in images if k >= 0}
+            names.append(" and ".join(shown[k][0] if k >= 0 else "noise" for k in images))
+            sides.append(sides_of(lambda k, shown=shown: shown[k][1], like, kind, number, images, self.order.seed))
+        a, b = (torch.cat(side) for side in zip(*sides, strict=True))
+        return names, _numbers(Compared(**pairs_met(asked.network, a, b, asked.trial.games, asked.further)), asked)
 
-    def _between(
-        self, job: Job, trial: Trial, loaded: models.Loaded, network: Network, further: Sequence[str]
-    ) -> tuple[str, dict[str, float]]:
-        name, x, label = self._image(job.index, loaded)
-        other: str = job.cell.given["other"]
+    def _between_networks(self, asked: Asked) -> Found:
+        names, own = self._unchanged(asked, labelled=True)
+        other: str = asked.given["other"]
         if self._other is None or self._other[0] != other:
             self._other = None
             contender = self.networks[other]
             model = models.load(contender.load, contender.weights).model
-            self._other = other, twin_of(network, model, x)
-        return name, _numbers(between(network, self._other[1], x, label, trial.games, further), trial.games, further)
+            self._other = other, twin_of(asked.network, model, own.x)
+        met = own.beside(self._other[1], own.x, asked.trial.games, asked.further)
+        return names, _numbers(Compared(**met), asked)
 
 
-def _further(trial: Trial, metrics: Sequence[str]) -> list[str]:
-    """The readouts beside the usual ones that a job asks for."""
-    asked = {metric.rpartition(".")[2] for metric in metrics}
-    return [name for name in trial.readouts if name in asked and name not in USUAL]
-
-
-def _numbers(met: Compared, games: Sequence[str], further: Sequence[str]) -> dict[str, float]:
-    return {f"{game}.{name}": float(met.readout(name)[game]) for game in games for name in (*USUAL, *further)}
+def _numbers(met: Compared, asked: Asked) -> dict[str, Tensor]:
+    """metric -> (B,) what walks say."""
+    return {
+        f"{game}.{name}": met.readout(name)[game] for game in asked.trial.games for name in (*USUAL, *asked.further)
+    }
 
 
 def _known(value: float) -> float | None:

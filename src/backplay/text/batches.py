@@ -22,6 +22,7 @@ class Batch:
     members: tuple[int, ...]  # which of the texts
     arguments: dict[str, Tensor]
     starts: tuple[int, ...]  # where each text begins: behind its padding, if that is on the left
+    padded: bool
 
 
 def batches(reader: Reader, texts: Sequence[Tokens], answers: Sequence[Tensor]) -> Iterator[Batch]:
@@ -36,11 +37,18 @@ def batches(reader: Reader, texts: Sequence[Tokens], answers: Sequence[Tensor]) 
         rounded.setdefault(_rounded(len(tokens), reader.longest), []).append(k)
     for length, members in sorted(rounded.items()):
         found = _padded(reader, texts, answers, members, length)
-        if found is not None:
+        if found is None:
+            yield from unpadded(reader, texts, answers, members)
+        else:
             yield found
-            continue
-        for size in sorted({len(texts[k]) for k in members}):
-            yield _alike(reader, texts, answers, [k for k in members if len(texts[k]) == size])
+
+
+def unpadded(
+    reader: Reader, texts: Sequence[Tokens], answers: Sequence[Tensor], members: Sequence[int]
+) -> Iterator[Batch]:
+    """These texts, those of equal length together."""
+    for size in sorted({len(texts[k]) for k in members}):
+        yield _alike(reader, texts, answers, [k for k in members if len(texts[k]) == size])
 
 
 def _rounded(length: int, longest: int | None) -> int:
@@ -59,7 +67,7 @@ def _padded(
     for left in (False, True):
         arguments = reader.arguments([texts[k] for k in members], length, left)
         starts = tuple(length - len(texts[k]) if left else 0 for k in members)
-        found = Batch(tuple(members), arguments, starts)
+        found = Batch(tuple(members), arguments, starts, padded=True)
         if _agrees(reader, found, texts, answers):
             return found
     return None
@@ -67,7 +75,8 @@ def _padded(
 
 def _alike(reader: Reader, texts: Sequence[Tokens], answers: Sequence[Tensor], members: Sequence[int]) -> Batch:
     """Texts of one length, without padding."""
-    found = Batch(tuple(members), reader.arguments([texts[k] for k in members]), (0,) * len(members))
+    arguments = reader.arguments([texts[k] for k in members])
+    found = Batch(tuple(members), arguments, (0,) * len(members), padded=False)
     if not _agrees(reader, found, texts, answers):
         raise UnsupportedError(
             "the model answers otherwise to inputs_embeds than to the input_ids that they are the embeddings of, so "

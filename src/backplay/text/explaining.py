@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from backplay.entry import entry
-from backplay.errors import InputError, InputTypeError, KeywordError
+from backplay.errors import InputError, InputTypeError, KeywordError, NonFiniteError
 from backplay.games import RoutingGame, StoppingGame
 from backplay.methods.registry import Explainer, find
 from backplay.network.captures import Captures
 from backplay.text import perturbation
-from backplay.text.batches import Batch, batches
+from backplay.text.batches import Batch, batches, unpadded
 from backplay.text.maps import TokenMap, TokenMaps
 from backplay.text.reader import Reader
 from backplay.text.targets import Goal, Place, Wanted, read_goal
@@ -33,6 +33,7 @@ def explain(
     method: str = "rg",
     *,
     position: Place | Sequence[Place] = None,
+    against: Wanted | Sequence[Wanted] = None,
     **params: Any,
 ) -> TokenMaps:
     """What each token of each text contributes to a logit of a text model: a list of `TokenMap`.
@@ -40,7 +41,8 @@ def explain(
     `target` is None (the model's own answer), a class by index or label, of a language model a token by its text or id;
     a list has one for each text. Models that answer at every token are explained at `position`: a number (negative from
     the end) or a word of the text, or a list of them. Without it a causal model is explained at the last token and a
-    masked one at its mask token.
+    masked one at its mask token. With `against`, another class or token, the difference of both logits is explained:
+    why the target rather than that.
 
     Any method of `bp.methods()` that fits embeddings may be named, `lime` and `kernel_shap` too: they hide words.
 
@@ -51,11 +53,10 @@ def explain(
     strings = [texts] if isinstance(texts, str) else _listed(texts)
     read = [read_text(reader, text) for text in strings]
     answers = [reader.answer(tokens) for tokens in read]
-    wanted, places = _each(target, len(read), "target"), _each(position, len(read), "position")
-    goals = [read_goal(reader, *four) for four in zip(read, answers, wanted, places, strict=True)]
+    asked = [_each(v, len(read), n) for v, n in ((target, "target"), (position, "position"), (against, "against"))]
+    goals = [read_goal(reader, *five) for five in zip(read, answers, *asked, strict=True)]
     found: dict[int, TokenMap] = {}
-    for batch in batches(reader, read, answers):
-        scored = way.scores(batch, read, goals)
+    for batch, scored in _scored(way, read, answers, goals):
         for k, scores, arrives in zip(batch.members, scored.scores, scored.arrives, strict=True):
             found[k] = TokenMap(read[k], scores, goals[k], method, params, arrives)
     return TokenMaps(found[k] for k in range(len(read)))
@@ -98,7 +99,7 @@ class Route:
             found = perturbation.explain(self.method, self.reader, batch, texts, goals, self.params)
             dtype = batch.arguments["inputs_embeds"].dtype
             return Scored([f.to(dtype) for f in found], [None] * len(found))
-        targets = [goals[k].target(start) for k, start in zip(batch.members, batch.starts, strict=True)]
+        targets = _targets(batch, goals)
         lengths = [len(texts[k]) for k in batch.members]
         maps, arrives = self.maps(batch.arguments, targets)
         sums = self.by_token(maps)
@@ -116,7 +117,9 @@ class Route:
         )
         return (maps.norm(dim=-1) if slopes else maps.sum(-1)).detach().cpu()
 
-    def maps(self, arguments: Mapping[str, Tensor], targets: list[tuple[int, ...]]) -> tuple[Any, list[float | None]]:
+    def maps(
+        self, arguments: Mapping[str, Tensor], targets: list[tuple[int, ...]] | Tensor
+    ) -> tuple[Any, list[float | None]]:
         """The map of the explained inputs, and the share of each sample's walk that arrives at them."""
         assert self.explainer is not None
         if self.method not in _GAMES:
@@ -135,6 +138,33 @@ class Route:
         if isinstance(found[0], Tensor):
             return torch.cat(found), arrives
         return {key: torch.cat([f[key] for f in found]) for key in found[0]}, arrives
+
+
+def _targets(batch: Batch, goals: Sequence[Goal]) -> list[tuple[int, ...]] | Tensor:
+    """What is explained of each text of a batch, as games take it: an index, or weights where logits are compared."""
+    own = [(goals[k], start) for k, start in zip(batch.members, batch.starts, strict=True)]
+    if all(goal.against is None for goal, _ in own):
+        return [goal.target(start) for goal, start in own]
+    embedded = batch.arguments["inputs_embeds"]
+    return torch.stack([goal.weights(embedded.shape[1], start) for goal, start in own]).to(embedded)
+
+
+def _scored(
+    way: Route, texts: Sequence[Tokens], answers: Sequence[Tensor], goals: Sequence[Goal]
+) -> Iterator[tuple[Batch, Scored]]:
+    """Every batch with its scores.
+
+    A position of padding that sees padding alone (a window of local attention) may be NaN inside the model, where no
+    answer reads it. Its map is NaN all the same, so such texts are played again without padding.
+    """
+    for batch in batches(way.reader, texts, answers):
+        try:
+            yield batch, way.scores(batch, texts, goals)
+        except NonFiniteError:
+            if not batch.padded:
+                raise
+            for part in unpadded(way.reader, texts, answers, batch.members):
+                yield part, way.scores(part, texts, goals)
 
 
 def _listed(texts: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,16 +16,14 @@ from backplay.text.batches import Batch, batches
 from backplay.text.explaining import Route, Scored, read_text
 from backplay.text.maps import TokenMap
 from backplay.text.reader import Reader
+from backplay.text.shown import Shown
 from backplay.text.targets import Goal
 from backplay.text.tokens import Tokens, from_ids, tokenise
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GenerationMap:
-    """A row for each token of prompt and completion, a column for each token of the completion."""
+class GenerationMap(Shown):
+    """A row for each token that is read, of prompt and completion; a column for each that is written."""
 
     source: Tokens  # the prompt, then the completion
     prompt_length: int  # how many of them are the prompt's; those of an encoder, and the decoder's first, among them
@@ -34,16 +32,6 @@ class GenerationMap:
     method: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arrives: tuple[float | None, ...] = ()
-
-    @property
-    def tokens(self) -> list[str]:
-        """What is read, a row each: the tokens of prompt and completion, as the vocabulary spells them."""
-        return list(self.source.tokens)
-
-    @property
-    def pieces(self) -> list[str]:
-        """The same as they stand in the text."""
-        return list(self.source.pieces)
 
     @property
     def written(self) -> list[str]:
@@ -82,10 +70,9 @@ class GenerationMap:
 
     def caption(self) -> str:
         """What was explained and how, in a line."""
-        given = "".join(f" {name}={value}" for name, value in self.params.items())
         known = [a for a in self.arrives if a is not None]
         walk = f" · {100 * min(known):.2g} to {100 * max(known):.2g} % of a walk arrives" if known else ""
-        return f"{len(self)} tokens written after {self.prompt_length} · {self.method}{given}{walk}"
+        return f"{len(self)} tokens written after {self.prompt_length} · {self.way}{walk}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and strings, for JSON; None where a token was not there yet."""
@@ -105,24 +92,11 @@ class GenerationMap:
         """A table that needs nothing else."""
         return html.matrix(self)
 
-    def plot(self) -> Figure:
-        """The matrix as a matplotlib figure."""
-        from backplay.view.tokens import tokens
-
-        return tokens(self)
-
-    def show(self) -> None:
-        """The matrix where one looks: in a notebook as HTML, else on the terminal."""
-        terminal.show(self.html(), terminal.matrix(self, terminal.colourful()))
-
-    def __str__(self) -> str:
-        return terminal.matrix(self, coloured=False)
+    def lines(self, coloured: bool) -> str:
+        return terminal.matrix(self, coloured)
 
     def __repr__(self) -> str:
         return f"GenerationMap({''.join(self.written)[:40]!r}; {self.caption()})"
-
-    def _repr_html_(self) -> str:
-        return self.html()
 
 
 @entry
@@ -177,7 +151,7 @@ def _continued(reader: Reader, way: Route, read: Tokens, written: Tokens) -> tup
     goals = tuple(_goal(answer[len(read) - 1 + k], len(read) - 1 + k, written, k) for k in range(len(written)))
     alone = next(iter(batches(reader, [seen], [answer])))
     repeated = {name: value.repeat(len(written), *[1] * (value.ndim - 1)) for name, value in alone.arguments.items()}
-    batch = Batch(tuple(range(len(written))), repeated, alone.starts * len(written))
+    batch = Batch(tuple(range(len(written))), repeated, alone.starts * len(written), alone.padded)
     return goals, way.scores(batch, [seen] * len(written), goals)
 
 

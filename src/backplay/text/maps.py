@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from backplay.text import html, terminal
+from backplay.text.shown import Shown
 from backplay.text.targets import Goal
 from backplay.text.tokens import Tokens, readable
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TokenMap:
+class TokenMap(Shown):
     """The tokens of a text, a score for each, and what was explained."""
 
     source: Tokens
@@ -34,29 +32,24 @@ class TokenMap:
         return self.source.text
 
     @property
-    def tokens(self) -> list[str]:
-        """As the vocabulary spells them: `##ing`, `Ġworld`."""
-        return list(self.source.tokens)
-
-    @property
-    def pieces(self) -> list[str]:
-        """What each token stands for in the text, without spaces; the name of a special token."""
-        return list(self.source.pieces)
-
-    @property
     def special(self) -> list[bool]:
         """Which tokens are special: put there by the tokenizer, or such as [MASK]."""
         return list(self.source.special)
 
     @property
     def value(self) -> float:
-        """The logit that is explained."""
+        """The logit that is explained, or the difference of two."""
         return self.goal.value
 
     @property
     def target(self) -> str:
         """The name of the class or token whose logit is explained."""
         return self.goal.name
+
+    @property
+    def against(self) -> str | None:
+        """The name of the class or token whose logit is subtracted; None where none is."""
+        return None if self.goal.against is None else self.goal.against_name
 
     @property
     def position(self) -> int | None:
@@ -80,9 +73,10 @@ class TokenMap:
     def caption(self) -> str:
         """What was explained and how, in a line."""
         where = "" if self.position is None else f" at token {self.position} ({self.source.pieces[self.position]})"
-        given = "".join(f" {name}={value}" for name, value in self.params.items())
         walk = "" if self.arrives is None else f" · {100 * self.arrives:.2g} % of the walk arrives"
-        return f"{readable(self.target)}{where} · logit {self.value:.4g} · {self.method}{given}{walk}"
+        rather = "" if self.against is None else f" rather than {readable(self.against)}"
+        what = "logit" if self.against is None else "difference of logits"
+        return f"{readable(self.target)}{rather}{where} · {what} {self.value:.4g} · {self.way}{walk}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and strings, for JSON."""
@@ -94,6 +88,7 @@ class TokenMap:
             "scores": self.scores.tolist(),
             "target": self.target,
             "index": self.goal.index,
+            "against": self.against,
             "position": self.position,
             "value": self.value,
             "method": self.method,
@@ -105,25 +100,12 @@ class TokenMap:
         """A piece of HTML that needs nothing else: the text, each token on the colour of its score."""
         return html.text_map(self)
 
-    def plot(self) -> Figure:
-        """A bar for each token, as a matplotlib figure."""
-        from backplay.view.tokens import tokens
-
-        return tokens(self)
-
-    def show(self) -> None:
-        """The map where one looks: in a notebook as HTML, else on the terminal."""
-        terminal.show(self.html(), terminal.text_map(self, terminal.colourful()))
-
-    def __str__(self) -> str:
-        return terminal.text_map(self, coloured=False)
+    def lines(self, coloured: bool) -> str:
+        return terminal.text_map(self, coloured)
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= 40 else f"{self.text[:39]}…"
         return f"TokenMap({text!r}, {len(self.source)} tokens; {self.caption()})"
-
-    def _repr_html_(self) -> str:
-        return self.html()
 
 
 class TokenMaps(list[TokenMap]):
@@ -139,7 +121,7 @@ class TokenMaps(list[TokenMap]):
 
     def show(self) -> None:
         """All maps, where one looks."""
-        terminal.show(self.html(), "\n\n".join(terminal.text_map(one, terminal.colourful()) for one in self))
+        terminal.show(self.html(), "\n\n".join(one.lines(terminal.colourful()) for one in self))
 
     def _repr_html_(self) -> str:
         return self.html()

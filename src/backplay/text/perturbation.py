@@ -76,7 +76,6 @@ def _asker(reader: Reader, batch: Batch, row: int, tokens: Tokens, goal: Goal, o
     embedded = own["inputs_embeds"]
     inside = slice(start, start + count)
     hidden = _hidden(reader, embedded[0, inside], owner, baseline)
-    place = goal.target(start)
 
     def ask(shown: Tensor) -> Tensor:
         answers: list[Tensor] = []
@@ -85,7 +84,7 @@ def _asker(reader: Reader, batch: Batch, row: int, tokens: Tokens, goal: Goal, o
             x = embedded.repeat(len(rows), 1, 1)
             x[:, inside] = torch.where(visible[:, :, None].to(x.device), x[:, inside], hidden)
             others = {k: v.expand(len(rows), *v.shape[1:]) for k, v in own.items() if k != "inputs_embeds"}
-            answers.append(reader.run({"inputs_embeds": x, **others})[(slice(None), *place)])
+            answers.append(goal.score(reader.run({"inputs_embeds": x, **others}), start))
         return torch.cat(answers).double().cpu()
 
     return ask

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError, list_words, suggestion
@@ -16,20 +17,41 @@ Place = int | str | None  # a position, a word of the text, or what the model's 
 
 @dataclass(frozen=True)
 class Goal:
-    """One logit of one text."""
+    """One logit of one text, or the difference of two."""
 
     index: int  # of the class or token
     name: str  # of the class, or the token's text
     position: int | None  # among the text's tokens; None where the model says one thing of the whole text
-    value: float  # the logit itself
+    value: float  # the logit itself, or the difference
+    against: int | None = None  # the class or token whose logit is subtracted (S26b)
+    against_name: str = ""
+    classes: int = 0  # how many logits there are
 
     def target(self, shift: int = 0) -> tuple[int, ...]:
         """As games take it, in a text that `shift` tokens of padding stand before."""
-        return (self.index,) if self.position is None else (self.position + shift, self.index)
+        return self._place(self.index, shift)
+
+    def _place(self, index: int, shift: int) -> tuple[int, ...]:
+        return (index,) if self.position is None else (self.position + shift, index)
+
+    def score(self, logits: Tensor, shift: int = 0) -> Tensor:
+        """(B,) what is explained, of logits (B, classes) or (B, T, classes)."""
+        found = logits[(slice(None), *self.target(shift))]
+        return found if self.against is None else found - logits[(slice(None), *self._place(self.against, shift))]
+
+    def weights(self, length: int, shift: int = 0) -> Tensor:
+        """`w` over the logits, (classes,) or (length, classes): 1 at the target, −1 at what it is set against."""
+        found = torch.zeros(self.classes) if self.position is None else torch.zeros(length, self.classes)
+        found[self.target(shift)] = 1.0
+        if self.against is not None:
+            found[self._place(self.against, shift)] = -1.0
+        return found
 
 
-def read_goal(reader: Reader, tokens: Tokens, logits: Tensor, wanted: Wanted, place: Place) -> Goal:
-    """The logit that is meant, of a text whose logits are (classes,) or (T, classes)."""
+def read_goal(
+    reader: Reader, tokens: Tokens, logits: Tensor, wanted: Wanted, place: Place, against: Wanted = None
+) -> Goal:
+    """The logit that is meant, of a text whose logits are (classes,) or (T, classes); less another one, if it is."""
     count = logits.shape[-1]
     speaks = logits.ndim == 2 and count >= reader.vocabulary > 0  # a language model
     if logits.ndim == 1:
@@ -41,8 +63,14 @@ def read_goal(reader: Reader, tokens: Tokens, logits: Tensor, wanted: Wanted, pl
     else:
         position = _position(reader, tokens, place, speaks)
         here = logits[position]
-    index = int(here.argmax()) if wanted is None else _index(reader, wanted, count, speaks)
-    return Goal(index, _name(reader, index, speaks), position, float(here[index]))
+    index = int(here.argmax()) if wanted is None else _index(reader, wanted, count, speaks, "target")
+    name, value = _name(reader, index, speaks), float(here[index])
+    if against is None:
+        return Goal(index, name, position, value, classes=count)
+    other = _index(reader, against, count, speaks, "against")
+    if other == index:
+        raise InputError(f"against={against!r} is {name!r}, which is explained itself; give another one, or a target.")
+    return Goal(index, name, position, value - float(here[other]), other, _name(reader, other, speaks), count)
 
 
 def _position(reader: Reader, tokens: Tokens, place: Place, speaks: bool) -> int:
@@ -89,20 +117,20 @@ def _found(tokens: Tokens, word: str) -> int:
     raise InputError(f"position={word!r} is no word of the text; its tokens are {shown}.")
 
 
-def _index(reader: Reader, wanted: Wanted, count: int, speaks: bool) -> int:
+def _index(reader: Reader, wanted: Wanted, count: int, speaks: bool, what: str) -> int:
     """A class by number, or by the name that the model or the vocabulary has for it."""
     if isinstance(wanted, bool) or not isinstance(wanted, (int, str)):
         raise InputTypeError(
-            f"target must be None, an int, a label or a token, or a list with one for each text; got "
+            f"{what} must be None, an int, a label or a token, or a list with one for each text; got "
             f"{type(wanted).__name__}."
         )
     if isinstance(wanted, int):
         if not 0 <= wanted < count:
             raise InputError(
-                f"target {wanted} is out of range: the model has {count} classes, so give 0 to {count - 1}."
+                f"{what} {wanted} is out of range: the model has {count} classes, so give 0 to {count - 1}."
             )
         return wanted
-    return _token(reader, wanted) if speaks else _label(reader, wanted, count)
+    return _token(reader, wanted, what) if speaks else _label(reader, wanted, count)
 
 
 def _label(reader: Reader, wanted: str, count: int) -> int:
@@ -116,7 +144,7 @@ def _label(reader: Reader, wanted: str, count: int) -> int:
     raise InputError(f"no label is named {wanted!r}{suggestion(wanted, known)}: {there}.")
 
 
-def _token(reader: Reader, wanted: str) -> int:
+def _token(reader: Reader, wanted: str, what: str) -> int:
     """The id of a token: of its text as it stands (a space before it counts), or of the vocabulary's spelling."""
     tokenizer = reader.tokenizer
     unknown = getattr(tokenizer, "unk_token_id", None)
@@ -128,7 +156,7 @@ def _token(reader: Reader, wanted: str) -> int:
         return found
     if len(ids) > 1:
         names = list_words([str(t) for t in tokenizer.convert_ids_to_tokens(ids)])
-        raise InputError(f"target {wanted!r} is {len(ids)} tokens, {names}; name one of them.")
+        raise InputError(f"{what} {wanted!r} is {len(ids)} tokens, {names}; name one of them.")
     raise InputError(f"the vocabulary has no token {wanted!r}; give one of its tokens, or an id.")
 
 

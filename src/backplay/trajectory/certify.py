@@ -39,7 +39,7 @@ _DIGITS = {torch.float64: 1e-9, torch.float32: 1e-4}  # what rounding alone may 
 
 
 class Certificate(Pictured, float):
-    """The largest gain of a deviation, in linear units relative to max(1, |value|), with what was tried.
+    """The largest gain of a deviation, in linear units relative to `max(1, |value|)`, with what was tried.
 
     `ok`, also its truth, is the verdict: no deviation gains more than rounding in the play's dtype explains.
     """
@@ -131,7 +131,7 @@ def _decides(play: Play, node: Node) -> bool:
 
 
 def _try(sampled: Sampled) -> tuple[str, Tensor] | None:
-    """Kind and gain of each state, relative to max(1, |value|); None where the state is not covered."""
+    """Kind and gain of each state, relative to `max(1, |value|)`; None where the state is not covered."""
     kernel = sampled.play.kernel(sampled.node)
     match sampled.node, kernel:
         case Gate(), _:

@@ -9,9 +9,9 @@ from typing import Any, ParamSpec
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
 
 from backplay.entry import entry
 from backplay.errors import InputError
@@ -24,7 +24,7 @@ SMALLEST = 5.0  # points: letters below this cannot be read
 POINT = 1 / 72  # inches
 
 # what a user has set for other plots must not turn these pictures black or their letters tiny
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "axes.facecolor": "white",
@@ -66,7 +66,7 @@ def picture(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @functools.wraps(draw)
     def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib.rc_context(_STYLE):
+        with matplotlib.rc_context(STYLE):
             return draw(*args, **kwargs)
 
     return entry(styled)
@@ -87,12 +87,15 @@ def letters(width: float) -> float:
 
 
 @functools.lru_cache(4096)  # the same titles stand over the maps of many photographs
+def _ems(text: str, family: tuple[str, ...]) -> float:
+    """How wide the widest line of a text is, in sizes of its letters."""
+    renderer, prop = RendererAgg(1, 1, 72), FontProperties(family=list(family), size=100)
+    return max(renderer.get_text_width_height_descent(line, prop, False)[0] for line in text.split("\n")) / 100
+
+
 def breadth(text: str, size: float) -> float:
     """How wide the widest line of a text is, in inches."""
-    if not text.strip():
-        return 0.0
-    extents = [TextPath((0, 0), line, size=size, prop=FontProperties()).get_extents() for line in text.split("\n")]
-    return max(e.width for e in extents) * POINT
+    return _ems(text, tuple(matplotlib.rcParams["font.family"])) * size * POINT if text.strip() else 0.0
 
 
 def fitted(text: str, room: float, size: float, lines: int = 2) -> tuple[str, float]:

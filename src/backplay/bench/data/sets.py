@@ -44,7 +44,7 @@ class Zoo:
         return Sample(f"{split}-{index:04d}", x[0], int(target[0]), mask[0].numpy())
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=32)  # a run comes back to its last few pictures, cell by cell
 def _scene(split: Any, index: int, seed: int) -> zoo.Batch:
     return zoo.images(1, split, seed, start=index)
 
