@@ -40,7 +40,7 @@ def wheel(built):
 def files(folder):
     """Everything in a folder but what was generated there, by the path from the clone's root."""
     found = [p.relative_to(ROOT) for p in folder.rglob("*") if p.is_file()]
-    return {p.as_posix() for p in found if not {"__pycache__", "_build"} & set(p.parts)}
+    return {p.as_posix() for p in found if not {"__pycache__", "_generated"} & set(p.parts)}
 
 
 def test_the_wheel_is_the_package(wheel):
@@ -75,4 +75,5 @@ def test_the_sdist_is_the_clone(built):
         assert files(ROOT / folder) <= shipped, files(ROOT / folder) - shipped
     for name in ("pyproject.toml", "Makefile", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", ".ci/run"):
         assert name in shipped
-    assert not [name for name in shipped if "__pycache__" in name or name.startswith((".venv", "out/", "dist/"))]
+    assert not [name for name in shipped if {"__pycache__", "_generated"} & set(Path(name).parts)]
+    assert not [name for name in shipped if name.startswith((".venv", "out/", "dist/"))]
