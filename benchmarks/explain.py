@@ -5,7 +5,7 @@ run, round by round, each network is asked for
 
 - the maps alone: `game.attribute`, on images that are read already, in the batches that the command makes;
 - maps and shares: `game.play`, its map and the walk's mass at the image;
-- the command without shares and with them, from files to files.
+- the command without shares, which is its default for more than eight photographs, and with them, from files to files.
 
 The command loads and captures its network at each call; that is timed apart, for it does not grow with the photographs.
 Ratios are what counts: a busy machine slows all rows alike.
@@ -118,7 +118,7 @@ class Rows:
                 play.attribution()
                 play.marginal("input").flatten(1).sum(1)
                 del play
-        for cost, options in ((self.bare, ["--no-share"]), (self.whole, [])):
+        for cost, options in ((self.bare, ["--no-share"]), (self.whole, ["--share"])):
             self.command(cost, paths, folder, options)
 
     def command(self, cost: Cost, paths: Sequence[Path], folder: Path, options: list[str]) -> None:
@@ -145,8 +145,8 @@ class Rows:
             "maps + shares": self.shares,
             "explain --no-share": self.bare,
             "explain --no-share, loading and capture included": self.bare + once,
-            "explain": self.whole,
-            "explain, loading and capture included": self.whole + once,
+            "explain --share": self.whole,
+            "explain --share, loading and capture included": self.whole + once,
         }
         for name, cost in rows.items():
             ratios = (cost.cpu / self.maps.cpu, cost.wall / self.maps.wall, cost.cpu / self.shares.cpu)

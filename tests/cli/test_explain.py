@@ -107,6 +107,22 @@ def test_maps_without_shares(capsys, networks, image, tmp_path):
         assert all(np.allclose(one[name], other[name], rtol=1e-6) for name in ("rg", "sg", "gradient"))
 
 
+def test_shares_of_few_photographs(capsys, networks, image, tmp_path):
+    """Up to eight photographs have the share; more only with `--share`, and a line says that it is left out."""
+    many = tmp_path / "many"
+    many.mkdir()
+    for k in range(9):
+        shutil.copy(image, many / f"{k}{image.suffix}")
+    options = ("--model", f"{networks}:small", "-o", tmp_path / "maps")
+    few = run(capsys, "explain", *sorted(many.iterdir())[:8], *options)[1]
+    assert few.count("arrives") == 8 and "--share" not in few
+    bare = run(capsys, "explain", many, *options)[1]
+    assert "arrives" not in bare.partition("\n")[2] and "9 photographs: maps only; --share" in bare
+    asked = run(capsys, "explain", many, "--share", *options)[1]
+    assert asked.count("done before") == 8, "the same settings as those of the few"
+    assert asked.count("arrives") == 1
+
+
 def test_games_share_a_forward_pass(networks, image):
     """Those of the network, and those of a deformed one: each column is what its game says alone."""
     loaded = models.load(f"{networks}:small")
@@ -608,7 +624,7 @@ def test_texts_that_are_refused(capsys, tmp_path):
         capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--against", "0", *out, words=("against", "itself")
     )
     fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--layer", "a", *out, words=("--layer", "tokens"))
-    fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--no-share", *out, words=("--no-share",))
+    fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--no-share", *out, words=("--no-share", "always"))
     fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--method", "gradcam", *out, words=("gradcam",))
     assert not (tmp_path / "maps").exists()
     code, printed, err = run(capsys, "explain", "--text", " ", "--text", "great", "--model", "zoo:text", *out)

@@ -106,11 +106,9 @@ def keywords_of(given: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
 @click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text for a text model; may be given again.")
 @click.option("--position", metavar="TOKEN", help="For texts: the token, by number or word, whose logits are meant.")
 @click.option(
-    "--no-share",
-    "share",
-    flag_value=False,
-    default=True,
-    help="Maps only: leaves out the pass that finds which share of walks arrives.",
+    "--share/--no-share",
+    default=None,
+    help="Find which share of walks arrives, which takes a pass of its own (default: for up to 8 photographs).",
 )
 @out_option()
 @json_option
@@ -123,7 +121,7 @@ def command(
     against: str | None,
     texts: tuple[str, ...],
     position: str | None,
-    share: bool,
+    share: bool | None,
     out: Path,
     **given: tuple[str, ...],
 ) -> int:
@@ -136,8 +134,8 @@ def command(
     if texts:
         from backplay.cli import texts as room
 
-        if not share:
-            raise InputError("--no-share is for photographs; leave it, texts are short.")
+        if share is not None:
+            raise InputError("--share and --no-share are for photographs; texts are short, and always have it.")
         if any(column.layer is not None for column in asked):
             raise InputError("--layer is for photographs; the scores of a text are those of its tokens.")
         report, code = room.explain(texts, model, weights, asked, target, against, position, out)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from backplay import models
 from backplay.cli.bar import Bar, aside
-from backplay.cli.columns import Column
+from backplay.cli.columns import GAMES, Column
 from backplay.cli.explaining import Explained, Explaining, told_of
 from backplay.cli.options import json_asked
 from backplay.cli.output import check_pictures, whole
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ENDINGS = frozenset(
     ".jpg .jpeg .jfif .mpo .png .gif .webp .avif .tif .tiff .bmp .dib .ppm .pgm .pbm .pnm .jp2 .tga .ico .pcx".split()
 )
+FEW = 8  # photographs that are looked at one by one: up to here a figure has the share of walks that arrives
 _WAITING = 2  # batches that may wait to be drawn
 
 
@@ -39,12 +40,18 @@ def explain(
     columns: Sequence[Column],
     target: str | None,
     against: str | None,
-    share: bool,
+    share: bool | None,
     out: Path,
 ) -> tuple[dict[str, Any], int]:
-    """The report of a run, and its exit code: 3 where some photographs failed, 1 where all of them did."""
+    """The report of a run, and its exit code: 3 where some photographs failed, 1 where all of them did.
+
+    `share` asks for the share of walks that arrives; None: where there are few photographs. It costs nearly as much as
+    the maps of the games, which for a folder of them is more than most people would wait for a number.
+    """
     check_pictures()
     paths = find(given, out)
+    silent = share is None and len(paths) > FEW and any(column.method in GAMES for column in columns)
+    share = len(paths) <= FEW if share is None else share
     asked: dict[str, Any] = {"target": target, "against": against} | ({} if share else {"share": False})
     run, told = open_run(out, (".png", ".npz"), model, weights, columns, asked)
     items = {path: Item(str(path.resolve()), path.stem) for path in paths}
@@ -53,6 +60,8 @@ def explain(
         todo = [path for path in paths if not job.skip(path)]
         loaded = None
         if todo:
+            if silent:
+                job.say(f"{len(paths)} photographs: maps only; --share also finds which share of walks arrives")
             loaded = models.load(model, weights)
             job.work(loaded, todo, Explaining(loaded, columns, target, against, share))
     report = {
