@@ -624,7 +624,9 @@ def test_texts_that_are_refused(capsys, tmp_path):
         capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--against", "0", *out, words=("against", "itself")
     )
     fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--layer", "a", *out, words=("--layer", "tokens"))
-    fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--no-share", *out, words=("--no-share", "always"))
+    fails(
+        capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--no-share", *out, words=("--no-share", "always")
+    )
     fails(capsys, "explain", "--text", REVIEW, "--model", "zoo:text", "--method", "gradcam", *out, words=("gradcam",))
     assert not (tmp_path / "maps").exists()
     code, printed, err = run(capsys, "explain", "--text", " ", "--text", "great", "--model", "zoo:text", *out)
