@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from backplay.bench.worker import Order
 from backplay.errors import KeywordError, MissingLibraryError, suggestion
 
 ENGINES = ("inline", "processes", "ray")
+_PATIENCE = 10.0  # seconds that workers without a job have to end by themselves
 
 
 class Engine(Protocol):
@@ -70,6 +72,7 @@ class Processes:
         self.order = order
         self.context = multiprocessing.get_context("spawn")
         self.workers = [self._start() for _ in range(workers)]
+        self.busy: dict[int, tuple[Portion, int]] = {}  # by worker: what it has, and the number of its attempt
 
     def _start(self) -> tuple[Any, Connection]:
         ours, theirs = self.context.Pipe()
@@ -80,16 +83,15 @@ class Processes:
 
     def run(self, portions: Iterable[Portion], retries: int) -> Iterator[Outcome]:
         line = _Line(portions, retries)
-        busy: dict[int, tuple[Portion, int]] = {}
-        while line.waiting or busy:
+        while line.waiting or self.busy:
             for k, (_, pipe) in enumerate(self.workers):
-                if line.waiting and k not in busy:
-                    busy[k] = line.waiting.popleft()
+                if line.waiting and k not in self.busy:
+                    self.busy[k] = line.waiting.popleft()
                     with suppress(OSError):  # it has died; its end is seen below
-                        pipe.send(busy[k])
-            ready = wait([self.workers[k][1] for k in busy])
-            for k in [k for k in busy if self.workers[k][1] in ready]:
-                yield from line.settled(self._received(k, *busy.pop(k)))
+                        pipe.send(self.busy[k])
+            ready = wait([self.workers[k][1] for k in self.busy])
+            for k in [k for k in self.busy if self.workers[k][1] in ready]:
+                yield from line.settled(self._received(k, *self.busy.pop(k)))
 
     def _received(self, k: int, portion: Portion, attempt: int) -> Sequence[Outcome]:
         process, pipe = self.workers[k]
@@ -102,10 +104,13 @@ class Processes:
             return _died(portion, attempt, f"exit code {process.exitcode}")
 
     def close(self) -> None:
-        for process, pipe in self.workers:
+        """A worker that waits ends by itself, and tidies up; one in the middle of a job is stopped."""
+        for _, pipe in self.workers:
             pipe.close()
+        deadline = time.monotonic() + _PATIENCE
+        for k, (process, _) in enumerate(self.workers):
+            process.join(0.0 if k in self.busy else max(0.0, deadline - time.monotonic()))
             process.terminate()
-        for process, _ in self.workers:
             process.join()
 
 
