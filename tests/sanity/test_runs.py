@@ -166,7 +166,7 @@ def test_figures(done, tmp_path):
     assert list(drawn) == ["cascade", "cascade-spread", "cascade-maps", "input-noise", "distances"]
     upper, lower = drawn["cascade"].axes[0], drawn["cascade"].axes[2]
     labels = [line.get_label() for line in upper.get_lines()]
-    assert {"SG H", "SG H_surv", "SG H_perm", "SG H of the floor", "RG H"} <= set(labels)
+    assert {"SG H", "SG H_surv", "SG H_perm", "SG H of the floor", "RG H", "SG H, both random"} <= set(labels)
     assert [line.get_label() for line in lower.get_lines()][:2] == ["SG BC_ord", "SG bound of BC_ord"]
     assert lower.get_yscale() == "log" and len(drawn["distances"].axes) == 4
     written = figures.save({"cascade": drawn["cascade"]}, tmp_path / "figures")

@@ -189,7 +189,8 @@ def _references(results: Results, network: str, axes: Axes) -> None:
             for name in ("distance", "surviving"):
                 found = results.spread(results.cells(trial, network), f"{game}.{name}")
                 if found is not None:
-                    axes.axhline(found.mean, color=COLOURS[game], lw=0.6, ls=STYLES[name], alpha=0.8)
+                    label = f"{_title(game, name)}, both random" if name == "distance" else None
+                    axes.axhline(found.mean, color=COLOURS[game], lw=0.6, ls=STYLES[name], alpha=0.8, label=label)
 
 
 def _pairs(results: Results, network: str, axes: Axes) -> None:
