@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from backplay.circuits.chosen import choose
 from backplay.circuits.tracing import Stage, Tracing
 from backplay.entry import entries, entry
@@ -127,9 +125,8 @@ def circuit(
         raise KeywordError(f"keep={keep!r} is out of range: it must be a number > 0 and <= 1.")
     if isinstance(sample, bool) or not isinstance(sample, int) or not 0 <= sample < len(play.value):
         raise InputError(f"sample {sample!r} is out of range: the play holds samples 0 to {len(play.value) - 1}.")
-    with torch.inference_mode(False), torch.no_grad():
-        layers = _layers(play, nodes, check_by(by))
-        found = Tracing(play, layers, float(keep), sample).run()
+    layers = _layers(play, nodes, check_by(by))
+    found = Tracing(play, layers, float(keep), sample).run()
     made = tuple(CircuitNode(**node) for node in found.nodes)
     edges = tuple(CircuitEdge(**edge) for edge in found.edges)
     return Circuit(tuple(layer.name for layer in layers), by, float(keep), made, edges, repr(play))

@@ -76,11 +76,10 @@ def concepts(
     k, n = Number(8, 1).check("k", k), Number(4, 1).check("n", n)
     chosen = choose(play, node, check_by(by))
     images = None if references is None else read_references(references, play)
-    with torch.inference_mode(False), torch.no_grad():
-        groups = groups_of(play.network, chosen, by, play.solved)
-        sums = relevance_of(play, groups)
-        index = sums.abs().topk(min(k, groups.count), 1).indices
-        maps = [_through(play, groups, index[:, rank]) for rank in range(index.shape[1])]
+    groups = groups_of(play.network, chosen, by, play.solved)
+    sums = relevance_of(play, groups)
+    index = sums.abs().topk(min(k, groups.count), 1).indices
+    maps = [_through(play, groups, index[:, rank]) for rank in range(index.shape[1])]
     layer = node if isinstance(node, str) else node.name
     strongest = {} if images is None else _strongest(play, layer, by, images, index, n)
     return Concepts(play, layer, by, index, sums.gather(1, index), sums.sum(1), maps, strongest)
@@ -116,9 +115,8 @@ def _strongest(play: Play, layer: str, by: str, images: Tensor, index: Tensor, n
     with Progress("playing references", len(images)) as progress:
         for part in images.split(size):
             one = game.play(part)
-            with torch.inference_mode(False), torch.no_grad():
-                groups = groups_of(one.network, choose(one, layer, by), by, one.solved)
-                known.append(relevance_of(one, groups).cpu())
+            groups = groups_of(one.network, choose(one, layer, by), by, one.solved)
+            known.append(relevance_of(one, groups).cpu())
             progress.advance(len(part))
         sums = torch.cat(known)
         if sums.shape[1] <= int(index.max()):

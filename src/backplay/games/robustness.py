@@ -88,7 +88,7 @@ def robustness(
     game = StoppingGame(model)
     network, inputs = game.prepare(x, additional_forward_args)
     noisy = list(_noisy(inputs, noise, n, seed))
-    with torch.inference_mode(False), torch.no_grad(), Progress("playing with noise", len(thetas) * n) as progress:
+    with Progress("playing with noise", len(thetas) * n) as progress:
         found = [_answer(game.replace(softplus=t or None), network, inputs, target, noisy, progress) for t in thetas]
     bounds = [row.curvature for row in found]
     known = [b for b in bounds if isinstance(b, Tensor)]

@@ -105,7 +105,7 @@ def halves(
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
     """Vector-Jacobian products of a function in each of its operands."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         leaves = [operand.detach().requires_grad_() for operand in operands]
         return torch.autograd.grad(function(*leaves), leaves, cotangent)
 

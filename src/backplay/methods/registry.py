@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from backplay.entry import entry
@@ -264,8 +263,7 @@ class Explainer:
             return self.maps_of(subject)
 
         layout = PLAIN if self.layer is None else network.find(self.layer).layout  # refused before any work
-        with torch.inference_mode(False), torch.no_grad():
-            maps = in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once, layout)
+        maps = in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once, layout)
         return inputs.pack(maps) if self.layer is None else maps[0]
 
     def maps_of(self, subject: Subject) -> Sequence[Tensor]:

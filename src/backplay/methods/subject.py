@@ -43,18 +43,17 @@ class Subject:
     def __init__(self, captures: Captures, inputs: Arguments, target: Target) -> None:
         self.inputs, self.model = inputs, captures.model
         self.network = captures.get(inputs)
-        with torch.inference_mode(False), torch.no_grad():
-            self.logits = logits = self.network.model_logits(inputs)
-            if self.network is not captures.source:
-                self._keep_up(captures, logits)
-            self.aim: Aim = (
-                read_neurons(target, self.network, inputs.batch)
-                if names_neurons(target)
-                else read_target(target, logits, inputs)
-            )
-            # `w` like the logits, or 1 at a hidden neuron, which games alone explain; a copy, for it may have been made
-            # in inference mode
-            self.weights = self.aim.signed(logits).clone()
+        self.logits = logits = self.network.model_logits(inputs)
+        if self.network is not captures.source:
+            self._keep_up(captures, logits)
+        self.aim: Aim = (
+            read_neurons(target, self.network, inputs.batch)
+            if names_neurons(target)
+            else read_target(target, logits, inputs)
+        )
+        # `w` like the logits, or 1 at a hidden neuron, which games alone explain; a copy, for it may have been made
+        # in inference mode
+        self.weights = self.aim.signed(logits).clone()
 
     def aimed(self, target: Target) -> Subject:
         """The same inputs under another target over the logits; the model is not asked again."""
@@ -140,7 +139,7 @@ class Subject:
         if len(at[0]) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()):
             # torch 2.13 differentiates an eval-mode batch norm wrongly for one sample in some memory layouts
             return tuple(g[:1] for g in self.gradients([torch.cat([x, x]) for x in at]))
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             leaves = [x.detach().clone().requires_grad_(True) for x in at]
             # copies of the leaves, which the model's first operator may change in place
             score = self.scores([leaf.clone() for leaf in leaves])
@@ -182,7 +181,7 @@ def differentiated(values: Values, start: Node, weights: Tensor, at: Tensor | No
 
     `at` is another value of the node than that of the forward pass.
     """
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         leaf = (values[start] if at is None else at).detach().clone().requires_grad_()
         logits = replayed(values, start, leaf)
         if not logits.requires_grad:  # the output does not depend on the node

@@ -230,9 +230,8 @@ class Network:
             raise InputError(why)
         given = given.in_order(self.example).played_in(self.precision)
         given.check_finite()
-        with torch.inference_mode(False), torch.no_grad():
-            copies = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
-            return given.with_values(self.signature.expanded(copies))
+        copies = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
+        return given.with_values(self.signature.expanded(copies))
 
     def together(self, x: Tensor) -> int:
         """How many inputs like these are best run at once by who makes them one by one."""

@@ -125,15 +125,14 @@ def largest_row_overlap(play_a: Play, play_b: Play) -> float:
     """`b`: the largest row sum of `√(T_A T_B)` (eq:geom-rowsum) over the affine states that both plays leave."""
     check_comparable(play_a, play_b)
     plays, largest = TwoPlays(play_a, play_b), 0.0
-    with torch.inference_mode(False), torch.no_grad():
-        for node in play_a.visited():
-            if not isinstance(node, Affine):
-                continue
-            step, twin = plays.kernels(node)
-            if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a mean or a pool has no weights
-                continue
-            ones = [torch.ones_like(play_a.solved[n]) for n in step.carriers or node.carriers]
-            own, other, both = (k.push(ones) for k in (step, twin, plays.kernel(node)))
-            agreed = both[(own > 0) & (other > 0)]
-            largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)
+    for node in play_a.visited():
+        if not isinstance(node, Affine):
+            continue
+        step, twin = plays.kernels(node)
+        if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a mean or a pool has no weights
+            continue
+        ones = [torch.ones_like(play_a.solved[n]) for n in step.carriers or node.carriers]
+        own, other, both = (k.push(ones) for k in (step, twin, plays.kernel(node)))
+        agreed = both[(own > 0) & (other > 0)]
+        largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)
     return min(1.0, largest)

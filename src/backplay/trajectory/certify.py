@@ -96,8 +96,7 @@ def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise KeywordError(f"states={states!r} is out of range: it must be an integer >= 1.")
     play.check_unchanged("certify it")
-    with torch.inference_mode(False), torch.no_grad():
-        return _certify(play, states, seed)
+    return _certify(play, states, seed)
 
 
 def _certify(play: Play, states: int, seed: int) -> Certificate:

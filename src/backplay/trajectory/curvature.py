@@ -60,8 +60,7 @@ def curvature(play: Play) -> Tensor:
             f"curvature bounds the gradient, the map of StoppingGame(model, softplus=θ) alone; got {play.game!r}."
         )
     play.check_unchanged("bound its curvature")
-    with torch.inference_mode(False), torch.no_grad():
-        return _of_target(play)
+    return _of_target(play)
 
 
 def _of_target(play: Play) -> Tensor:

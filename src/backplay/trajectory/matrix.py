@@ -82,8 +82,7 @@ def hellinger_matrix(plays_a: Iterable[Play], plays_b: Iterable[Play] | None = N
         check_comparable(rows[0], play)
     shape = len(rows), len(columns)
     cells = [(i, j) for i in range(shape[0]) for j in range(shape[1]) if plays_b is not None or i <= j]
-    with torch.inference_mode(False), torch.no_grad():
-        found = dict(zip(cells, _sweep([(rows[i], columns[j]) for i, j in cells]), strict=True))
+    found = dict(zip(cells, _sweep([(rows[i], columns[j]) for i, j in cells]), strict=True))
     every = [found[i, j] if (i, j) in found else found[j, i] for i in range(shape[0]) for j in range(shape[1])]
     tensors = {
         name: torch.stack([getattr(c, name) for c in every]).view(*shape, -1)

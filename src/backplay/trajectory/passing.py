@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from backplay.entry import entries
@@ -41,8 +40,7 @@ class PassingTrajectories(Trajectories):
     def expected(self, name: str | Node = "input") -> Tensor:
         """What `frequencies` tend to, float64: the sub-play's marginal among those walks that were drawn."""
         node = self._node(name)
-        with torch.inference_mode(False), torch.no_grad():
-            mass = joint(self.walk, self.ahead, node)
+        mass = joint(self.walk, self.ahead, node)
         log = log_total(self.walk.there, self.play.value) + (self.log_share if self.arriving else 0.0)
         return Mass(mass.value.double(), mass.exponent - log / math.log(2), node.layout).plain()
 

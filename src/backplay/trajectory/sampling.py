@@ -80,8 +80,7 @@ class Trajectories(Pictured):
 
     @cached_property
     def _survival(self) -> dict[Node, Mass]:
-        with torch.inference_mode(False), torch.no_grad():
-            return survival(self.play)
+        return survival(self.play)
 
     def frequencies(self, name: str | Node = "input") -> Tensor:
         """Share of the trajectories that visit each element of a node; `expected` is what they tend to."""
