@@ -192,9 +192,5 @@ class StoppingGame(Game[StoppingModes]):
 
 def _product(node: Product, values: Values) -> Kernel:
     """The detached factor is the discount; of two carrying factors each is taken half of the time (S7, S17)."""
-    left, right = (values[f] for f in node.factors)
-    if len(node.carrying) == 2:
-        return Split((0.5, 0.5), (2 * right, 2 * left))
-    if node.divides:
-        return Scaling(1 / right)
-    return Scaling(right if node.carrying[0] is node.factors[0] else left)
+    scales = [node.scale_of(factor, values) for factor in node.carrying]
+    return Scaling(scales[0]) if len(scales) == 1 else Split((0.5, 0.5), (2 * scales[0], 2 * scales[1]))

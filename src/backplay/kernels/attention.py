@@ -96,7 +96,7 @@ class ValueRouting(StreamKernel):
         plus, minus = (part / _without_zeros(total) for part, total in zip(states, self.totals, strict=True))
         return (self.projection.exactly() if exact else self.projection).pull(plus, minus)
 
-    def reach(self, function: Tensor) -> Streams:
+    def at_streams(self, function: Tensor) -> Streams:
         plus, minus = (
             self.node.map.apply(ahead * value, self.weight)
             for ahead, value in zip(self._behind_keys(function), self.values, strict=True)
@@ -208,7 +208,7 @@ class GradientBlock(Kernel):
         if measure is not DIFFERENCE:
             raise UnsupportedError(NO_WALK)
         source, out = self._source, self.scope[self.node]
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             x = self.scope[source].detach().clone().requires_grad_()
             (back,) = torch.autograd.grad(
                 rerun(self.node, {source: x}, self.scope), x, mass / (out + torch.where(out < 0, -1e-6, 1e-6))

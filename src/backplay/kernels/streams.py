@@ -165,7 +165,7 @@ class StreamKernel(Kernel):
         """
 
     @abstractmethod
-    def reach(self, function: Tensor) -> Streams:
+    def at_streams(self, function: Tensor) -> Streams:
         """Sum over each stream's predecessors of their contributions times a function of them."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ class StreamKernel(Kernel):
         return (self.spread(self.plus.send(mass, measure), self.minus.send(mass, measure)),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
-        plus, minus = self.reach(values[0])
+        plus, minus = self.at_streams(values[0])
         return plus * self.plus.coefficient(WALK) + minus * self.minus.coefficient(WALK)
 
     def lost(self, mass: Tensor) -> Tensor | None:
@@ -246,8 +246,8 @@ class StreamKernel(Kernel):
         """(walks,) the probability of the + stream, given the walks' future if any."""
         if walks.future is None:
             return walks.at(self.stream(1).entry)
-        streams = zip((self.plus, self.minus), self.reach(walks.future[0]), strict=True)
-        plus, minus = (walks.at(stream.coefficient(WALK)) * walks.at(reach) for stream, reach in streams)
+        streams = zip((self.plus, self.minus), self.at_streams(walks.future[0]), strict=True)
+        plus, minus = (walks.at(stream.coefficient(WALK)) * walks.at(ahead) for stream, ahead in streams)
         return plus / (plus + minus)
 
 
@@ -265,7 +265,7 @@ class RoutingLinear(StreamKernel):
         contributions = self.contributions.exactly() if exact else self.contributions
         return contributions.pull(on_plus, on_minus)
 
-    def reach(self, function: Tensor) -> Streams:
+    def at_streams(self, function: Tensor) -> Streams:
         return self.contributions.push(function)
 
     def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:

@@ -7,8 +7,6 @@ from backplay.network import Network
 from backplay.network.linear import Convolution
 from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Node, Norm, Product, Sum, Wire
 
-_CHANNELS_LAST_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
-
 
 def last_map(network: Network) -> Node | None:
     """The last feature map before pooling and flattening, more than one place wide and high."""
@@ -53,7 +51,7 @@ def _is_planar(node: Node) -> bool:
     """A convolution or pooling over two dimensions."""
     if isinstance(node, Affine) and isinstance(node.map, Convolution):
         return len(node.shape) == 4
-    return isinstance(node, (Max, Mix)) and node.operator.removesuffix("_with_indices").endswith("2d")
+    return isinstance(node, (Max, Mix)) and node.facts.planar
 
 
 def _passes(node: Node, found: set[Node]) -> bool:
@@ -61,7 +59,7 @@ def _passes(node: Node, found: set[Node]) -> bool:
     known = [n for n in node.inputs if n in found and n.shape[2:] == node.shape[2:]]
     if isinstance(node, Wire):
         return len(known) == len(node.inputs) > 0
-    if isinstance(node, Norm) and node.operator in _CHANNELS_LAST_NORMS:
+    if isinstance(node, Norm) and node.facts.reading == "norm" and not node.facts.by_channel:  # of the last axes
         return False
     elementwise = isinstance(node, (Gate, Diagonal, Norm, Sum, Product)) or (isinstance(node, Max) and not _pools(node))
     return elementwise and len(known) > 0

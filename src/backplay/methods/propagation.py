@@ -200,7 +200,7 @@ class Linear(Relay):
 def _norm(node: Norm, values: Values) -> Kernel | Relay:
     if node.average is not None:
         return Linear(node, values)
-    if node.operator not in ("add", "sub", "rsub"):  # x times a statistic
+    if node.facts.reading != "addition":  # x times a statistic
         return PassThrough()
     # a spelled-out norm: the mean that is taken off is a term of its own
     left, right = node.inputs

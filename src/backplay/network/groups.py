@@ -148,8 +148,7 @@ def channel_axis(network: Network, node: Node, scope: Scope) -> int | None:
         case Wire():
             return _traced(network, node, scope, lambda labels: node.move(labels, scope))
         case Max(winner=winner) if winner is not None:
-            chosen = winner(scope[node.inputs[0]])
-            return _traced(network, node, scope, lambda labels: labels[0].flatten()[chosen])
+            return _traced(network, node, scope, lambda labels: node.pick(labels, scope))
         case _:
             below = node.carriers[0] if node.carriers else None
             same = below is not None and scope[below].ndim == value.ndim

@@ -18,7 +18,7 @@ from torch import Tensor
 from backplay.entry import at
 from backplay.network.layout import PLAIN, Layout
 from backplay.network.linear import LinearMap, transpose, write_through
-from backplay.network.operators import meaning
+from backplay.network.operators import Operator, meaning
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,11 @@ class Node:
     def kind(self) -> str:
         """How mass moves here, one of the kinds in the specification's table (S3); several classes may share one."""
         return "oracle" if self.in_oracle else self.own_kind
+
+    @property
+    def facts(self) -> Operator:
+        """What its operator means."""
+        return meaning(self.operator)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -335,9 +340,24 @@ class Max(Node):
             value, scope[self.place] = self.both(scope[self.inputs[0]])
         return value
 
-    def first(self, left: Tensor, right: Tensor) -> Tensor:
-        """Where the first of two operands wins; it also wins ties."""
+    def winners(self, scope: Scope) -> Tensor:
+        """Like the output: the flat index of each winner, as the forward pass has met it or found again."""
+        assert self.winner is not None
+        kept = None if isinstance(scope, Overlay) else scope.get(self.place)
+        return self.winner(scope[self.inputs[0]]) if kept is None else kept
+
+    def first(self, scope: Scope) -> Tensor:
+        """Of two operands: where the first wins; it also wins ties."""
+        left, right = (scope[n] for n in self.inputs)
         return left <= right if self.least else left >= right
+
+    def pick(self, tensors: Sequence[Tensor], scope: Scope) -> Tensor:
+        """Of tensors shaped like the operands: the elements at the winners' places."""
+        return (
+            torch.where(self.first(scope), *tensors)
+            if self.winner is None
+            else tensors[0].flatten()[self.winners(scope)]
+        )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -352,6 +372,10 @@ class Select(Node):
     @property
     def carriers(self) -> tuple[Node, ...]:
         return tuple(side for side in self.sides if isinstance(side, Node) and side.carries)
+
+    def first(self, scope: Scope) -> Tensor:
+        """Where the first side is chosen, in the shape of the output."""
+        return scope[self.mask].expand(scope[self].shape)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -381,6 +405,12 @@ class Product(Node):
     def carriers(self) -> tuple[Node, ...]:
         return self.carrying
 
+    def scale_of(self, factor: Node, scope: Scope) -> Tensor:
+        """What one factor is multiplied by: the other factor, or one over the divisor."""
+        left, right = self.factors
+        other = scope[right if factor is left else left]
+        return 1 / other if self.divides else other
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Wire(Node):
@@ -393,7 +423,7 @@ class Wire(Node):
 
     def transpose(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
         """Mass at the output carried back to each live operand."""
-        facts = meaning(self.operator)
+        facts = self.facts
         if facts.dropout or (facts.copies and mass.shape == shapes[0]):
             return (mass,)  # no element moves
         if facts.views and len(shapes) == 1:

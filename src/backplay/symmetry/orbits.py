@@ -105,16 +105,16 @@ class Forest:
                         self.held.add(unit)
         return found
 
-    def _settle(self, home: dict[int, list[int]], root: list[int]) -> None:
+    def _settle(self, home: dict[int, list[int]], representative: list[int]) -> None:
         """Each unit and each cell lies in the finest cell around it; where there is no finest one, it stays."""
         for cell, own in enumerate(self._cells):
-            first = self._cells[root[cell]]
+            first = self._cells[representative[cell]]
             if first is not own:
                 first.within |= own.within
                 first.fixed |= own.fixed
         for cell in self._cells:
-            cell.within = {root[c] for c in cell.within}
-        around = {c: self._ancestors(c) for c in set(root)}
+            cell.within = {representative[c] for c in cell.within}
+        around = {c: self._ancestors(c) for c in set(representative)}
         for c in sorted(around):
             finest = self._finest(self._cells[c].within - {c}, around)
             if self._cells[c].within - {c}:
@@ -126,7 +126,7 @@ class Forest:
         self._loose = [c for c in sorted(around) if c not in inner]
         self._free: list[int] = []
         for unit in self.units:
-            cells = {root[c] for c in home.get(unit, [])}
+            cells = {representative[c] for c in home.get(unit, [])}
             finest = self._finest(cells, around)
             if cells and finest is None:
                 self.held.add(unit)
@@ -248,21 +248,21 @@ def leaf_kinds(members: Sequence[Member]) -> list[list[Leaf]]:
     return [leaves for same in inner for leaves in leaf_kinds(same)]
 
 
-def turns(members: Sequence[Member]) -> int:
-    """How many turns of an orbit pair each of its leaves with each of the same kind."""
+def rotations(members: Sequence[Member]) -> int:
+    """How many rotations of an orbit pair each of its leaves with each of the same kind."""
     first = members[0]
-    return len(members) * (1 if isinstance(first, Leaf) else max(turns(inner) for inner in first.inner))
+    return len(members) * (1 if isinstance(first, Leaf) else max(rotations(inner) for inner in first.inner))
 
 
-def turned(left: Sequence[Member], right: Sequence[Member], turn: int) -> list[tuple[Leaf, Leaf]]:
-    """The pairs of one turn: each member with the one `turn` places on, and so on within cells."""
-    further, turn = divmod(turn, len(left))
+def rotated(left: Sequence[Member], right: Sequence[Member], step: int) -> list[tuple[Leaf, Leaf]]:
+    """The pairs of one rotation: each member with the one `step` places on, and so on within cells."""
+    further, step = divmod(step, len(left))
     found: list[tuple[Leaf, Leaf]] = []
     for k, one in enumerate(left):
-        other = right[(k + turn) % len(right)]
+        other = right[(k + step) % len(right)]
         if isinstance(one, Leaf) and isinstance(other, Leaf):
             found.append((one, other))
         elif isinstance(one, Branch) and isinstance(other, Branch):
             for mine, theirs in zip(one.inner, other.inner, strict=True):
-                found += turned(mine, theirs, further)
+                found += rotated(mine, theirs, further)
     return found

@@ -96,7 +96,7 @@ def _signature(node: Node) -> tuple[object, ...]:
 
 def _moves(node: Node) -> tuple[object, ...]:
     """Operator and constant arguments of a wire: two of equal shapes may move elements differently."""
-    if not isinstance(node, Wire) or "dropout" in node.operator:
+    if not isinstance(node, Wire) or node.facts.dropout:
         return ()
     return node.operator, *(leaf for leaf in leaves(node.args) if isinstance(leaf, (int, float, str, Fill)))
 

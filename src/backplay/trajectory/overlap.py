@@ -26,7 +26,7 @@ from backplay.trajectory.survival import (
     root_given_survival,
     survival,
 )
-from backplay.values.powers import root
+from backplay.values.powers import square_root
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -177,7 +177,7 @@ def _between(a: Mass, b: Mass) -> Mass:
     """`√(h_A h_B)` with its scale."""
     half = torch.floor((a.exponent + b.exponent) / 2)
     rest = torch.exp2((a.exponent + b.exponent) / 2 - half)
-    value = root(a.value) * root(b.value)
+    value = square_root(a.value) * square_root(b.value)
     return Mass(value * a.layout.spread(rest.to(value.dtype), value), half, a.layout)
 
 

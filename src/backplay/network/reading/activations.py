@@ -25,7 +25,7 @@ def gate(builder: Builder, call: Call) -> Node | None:
     operand, facts = call.args[0], operators.meaning(call.operator)
     if not isinstance(operand, Node) or has_live_options(builder, call):
         return None
-    if call.operator == "exp" and operand.operator in ("log_softmax", "_log_softmax"):
+    if call.operator == "exp" and operand.operator in operators.LOG_SOFTMAX:
         softmax = Oracle(torch.softmax, operand.args[:2], "softmax", nonnegative=True)
         return builder.add(softmax)
     if call.operator == "exp" and (softmax := _softmax_of_difference(builder, operand)) is not None:

@@ -192,9 +192,9 @@ def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
         node = node.carriers[0]
     if isinstance(node, Gate):
         gate = node
-        return operators.meaning(node.operator).weighs or builder.decide(
+        return node.facts.weighs or builder.decide(
             lambda constants: operators.meaning(known_form(gate, constants) or "").weighs
         )
     if isinstance(node, Oracle):
         return not node.unsupported
-    return isinstance(node, Mix) and operators.meaning(node.operator).reduces
+    return isinstance(node, Mix) and node.facts.reduces

@@ -47,7 +47,7 @@ def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
 def find_scores(weights: Node) -> Scores | None:
     """The product of two live operands behind a softmax, through masks, biases, scales and wires."""
     softmax = weights
-    while not (isinstance(softmax, Oracle) and softmax.operator == "softmax"):
+    while not (isinstance(softmax, Oracle) and softmax.facts.softmax):
         softmax = softmax.carriers[0]
     node = softmax.inputs[0]
     scales: list[Callable[[Scope], Tensor]] = []
@@ -69,7 +69,7 @@ def find_scores(weights: Node) -> Scores | None:
 def comes_from_softmax(node: Node) -> bool:
     """Whether a node is a softmax, or linear in softmaxes (talking heads) but for a detached sum or statistic."""
     if isinstance(node, Oracle):
-        return node.operator == "softmax"
+        return node.facts.softmax
     if isinstance(node, Sum):
         return all(comes_from_softmax(n) for n in node.inputs)
     linear = isinstance(node, (Wire, Diagonal, Affine, Norm, Product))
