@@ -111,7 +111,8 @@ class Reynolds:
             chunk = range(start, min(start + at_once, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
             repeated = torch.stack([target] * len(chunk)) if isinstance(target, Tensor) else [target] * len(chunk)
-            maps = self.game.attribute(moved, repeated)
+            with torch.enable_grad():  # another library's method may need derivatives; games switch them off again
+                maps = self.game.attribute(moved, repeated).detach()
             if maps.shape[-2:] != moved.shape[-2:]:
                 raise InputError(
                     f"Reynolds carries maps of the image's size back, {tuple(moved.shape[-2:])}; these are "
