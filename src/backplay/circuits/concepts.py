@@ -55,9 +55,9 @@ class Concepts(Pictured):
     strongest: Mapping[int, Strongest] = field(default_factory=dict[int, Strongest])  # by the number of the group
 
     def __repr__(self) -> str:
-        told = [f"{int(i)} ({float(r):.3g})" for i, r in zip(self.index[0], self.relevance[0], strict=True)]
+        ranked = [f"{int(i)} ({float(r):.3g})" for i, r in zip(self.index[0], self.relevance[0], strict=True)]
         several = f" of sample 0 of {len(self.index)}" if len(self.index) > 1 else ""
-        return f"Concepts({self.by}s {list_words(told)} of {self.layer!r}{several})"
+        return f"Concepts({self.by}s {list_words(ranked)} of {self.layer!r}{several})"
 
 
 @entry
@@ -121,10 +121,10 @@ def _strongest(play: Play, layer: str, by: str, images: Tensor, index: Tensor, n
         sums = torch.cat(known)
         if sums.shape[1] <= int(index.max()):
             raise InputError(f"the references have {sums.shape[1]} {by}s at {layer!r}; give images of the play's size.")
-        found: dict[int, Strongest] = {}
+        strongest: dict[int, Strongest] = {}
         for group in index.unique().tolist():
             best = sums[:, group].topk(min(n, len(images)))
             x = images[best.indices]
             maps = game.play(x).through(layer, group, by).attribution()
-            found[group] = Strongest(best.indices, x, best.values, maps)
-    return found
+            strongest[group] = Strongest(best.indices, x, best.values, maps)
+    return strongest

@@ -118,7 +118,7 @@ class Tracing:
         sent = self._sent[layer.node]
         if not sent:
             return []
-        sums = torch.stack([found for _, found in sent]).sum(0).cpu()  # (3, groups)
+        sums = torch.stack([shares for _, shares in sent]).sum(0).cpu()  # (3, groups)
         kept = largest(sums[0], self.keep)
         rest = torch.ones(layer.groups.count, dtype=torch.bool)
         rest[kept] = False
@@ -126,10 +126,10 @@ class Tracing:
             self._node(layer, layer.group(index), "group", index, sums[:, index])
         if bool((sums[0][rest] > 0).any()):
             self._node(layer, f"{layer.name}[rest]", "rest", None, sums[:, rest].sum(1))
-        for source, found in sent:
-            found = found.cpu()
-            targets = [(layer.group(k), found[:, k]) for k in kept]
-            targets.append((f"{layer.name}[rest]", found[:, rest].sum(1)))
+        for source, shares in sent:
+            shares = shares.cpu()
+            targets = [(layer.group(k), shares[:, k]) for k in kept]
+            targets.append((f"{layer.name}[rest]", shares[:, rest].sum(1)))
             for target, held in targets:
                 if float(held[0]) > 0:
                     self.edges.append({"source": source, "target": target} | _held(held.tolist()))

@@ -204,9 +204,9 @@ def check_classes(network: bp.Network, target: int | None, against: int | None) 
 
 def _warn_of_preset(column: Column, network: bp.Network) -> None:
     """A preset says which architecture it is for, and warns elsewhere."""
-    told = column.preset.misfit(network) if column.preset is not None else None
-    if told is not None:
-        warnings.warn(f"{column.asked}: {told}", stacklevel=2)
+    misfit = column.preset.misfit(network) if column.preset is not None else None
+    if misfit is not None:
+        warnings.warn(f"{column.asked}: {misfit}", stacklevel=2)
 
 
 def class_number(option: str, text: str, loaded: models.Loaded) -> int:

@@ -53,8 +53,8 @@ class Modes:
 
     def at(self, node: Node) -> Self:
         """The modes that hold at a node: those of the game, changed by each pattern that means it in turn."""
-        found: Any = self if self.layers is None else _changed(self, fitting(self.layers, node))
-        return found
+        modes: Any = self if self.layers is None else _changed(self, fitting(self.layers, node))
+        return modes
 
     def anywhere(self, name: str) -> set[Any]:
         """The values that a keyword has in the game and in its layers."""
@@ -71,10 +71,10 @@ class Modes:
             return None
         check_patterns("layers", self.layers, network.nodes)
         try:
-            found = {self.at(node) for node in network.nodes}
+            everywhere = {self.at(node) for node in network.nodes}
         except KeywordError as error:
             raise KeywordError(f"layers: {error}") from None
-        return next((said for modes in found if (said := modes.warning()) is not None), None)
+        return next((said for modes in everywhere if (said := modes.warning()) is not None), None)
 
     def check_idle(self) -> None:
         """Refuse a keyword that cannot act beside the others.

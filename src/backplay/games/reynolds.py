@@ -88,8 +88,8 @@ class Reynolds:
             return one_a_sample(target, len(x))
         fix: Any = getattr(self.game, "targets", None)
         if callable(fix):
-            found: Any = fix(x, target)
-            return list(found)
+            targets: Any = fix(x, target)
+            return list(targets)
         if target is None:
             raise InputError("give a target: this method cannot tell which one it would explain.")
         try:

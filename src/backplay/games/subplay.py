@@ -40,8 +40,8 @@ class SubPlay(Pictured):
         self._maps: list[Tensor] | None = None
 
     def __repr__(self) -> str:
-        told = [f"{int((m != 0).sum())} of {m.numel()} at {n.name!r}" for n, m in self.masks.items()]
-        return f"SubPlay({self.play!r}, through {', then '.join(told)})"
+        chosen = [f"{int((m != 0).sum())} of {m.numel()} at {n.name!r}" for n, m in self.masks.items()]
+        return f"SubPlay({self.play!r}, through {', then '.join(chosen)})"
 
     def through(self, name: str | Node, states: Any, by: str = "channel") -> SubPlay:
         """Those of the walks that also stand in chosen states of another node, wherever on their way it lies."""
@@ -81,9 +81,9 @@ class SubPlay(Pictured):
         if self._maps is None:
             play, itinerary = self.play, self.itinerary
             root = play.game.map_root(play.aim, play.solved.logits)
-            found = self._walks.get(DIFFERENCE) if root is None else None
-            found = found or pull_through(itinerary, root, DIFFERENCE, keep=False)
-            arrived = [found.standing.get(n) or no_mass(play, n) for n in play.network.inputs]
+            walk = self._walks.get(DIFFERENCE) if root is None else None
+            walk = walk or pull_through(itinerary, root, DIFFERENCE, keep=False)
+            arrived = [walk.standing.get(n) or no_mass(play, n) for n in play.network.inputs]
             pairs = zip(arrived, play.network.inputs, strict=True)
             self._maps = [play.game.finish(mass.plain(), n, play) for mass, n in pairs]
         return self._maps

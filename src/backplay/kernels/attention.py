@@ -138,7 +138,7 @@ class ValueRouting(StreamKernel):
     def scores_apart(self, other: ValueRouting) -> tuple[Divergence, Divergence]:
         """Of the key choice, and behind each key of the input choice."""
         inputs = self.projection.divergence(other.projection)
-        found: list[Divergence] = []
+        divergences: list[Divergence] = []
         for k, rows in enumerate(inputs):
             own, its = (torch.where(is_empty(r.totals[k]), 0, 1 / _without_zeros(r.totals[k])) for r in (self, other))
             rows = rows.normalised((own > 0).to(own.dtype), own, its)
@@ -149,8 +149,8 @@ class ValueRouting(StreamKernel):
                 self.node.map.apply(self.node.through(part, self.scope) * self.values[k], self.weight)
                 for part in (rows.nats, rows.parted)
             )
-            found.append(keys.plus(Divergence(nats, parted)))
-        return found[0], found[1]
+            divergences.append(keys.plus(Divergence(nats, parted)))
+        return divergences[0], divergences[1]
 
     def geometric(self, other: ValueRouting) -> Kernel:
         """Key choice and input choice each to their geometric mean: the input tells which key was chosen."""

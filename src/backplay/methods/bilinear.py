@@ -54,12 +54,12 @@ class Bilinear(Relay):
         """Relevance of the scores, from relevance for each unit of weight."""
         if self.softmax.rule == "pass":
             return _through_wires(self.node, weight * slope, self.values)
-        told, product = self.node.weights_node, self.scores.product
-        if told is None or product is None:
+        softmax, product = self.node.weights_node, self.scores.product
+        if softmax is None or product is None:
             scores = self._product(self.values[self.scores.query], self.values[self.scores.key])
             return scores * weight * (slope - (weight * slope).sum(-1, keepdim=True))
         plain = self.values[product]
-        (back,) = pulled_back(lambda z: rerun(told, {product: z}, self.values), (plain,), slope)
+        (back,) = pulled_back(lambda z: rerun(softmax, {product: z}, self.values), (plain,), slope)
         return plain * back
 
     def _product(self, query: Tensor, key: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class Factors(Relay):
         node = self.reading
         operands = self.values[node.operand], self.values[node.held]
 
-        def product(operand: Tensor, told: Tensor) -> Tensor:
-            return node.run(Overlay({node.operand: operand, node.held: told}, self.values))
+        def product(operand: Tensor, held: Tensor) -> Tensor:
+            return node.run(Overlay({node.operand: operand, node.held: held}, self.values))
 
         slopes = halves(product, operands, relevance, self.epsilon)
         return [value * slope for value, slope in zip(operands, slopes, strict=True)]

@@ -83,13 +83,13 @@ def lrp(
     products and attention are crossed as in `attn_lrp`. Layers that see the input itself, wherever they are, are the
     first layers of the composites that have a rule for these.
     """
-    found = COMPOSITES[composite](low, high)
+    composed = COMPOSITES[composite](low, high)
     if composite != BOXED:
         _check_idle(composite, low=low, high=high)
-    found = replace(found, named=rules or {})
-    _check_fits(found, subject.network)
-    _check_boxes(found, subject)
-    return relevance(subject, found)
+    composed = replace(composed, named=rules or {})
+    _check_fits(composed, subject.network)
+    _check_boxes(composed, subject)
+    return relevance(subject, composed)
 
 
 def _check_idle(composite: str, **bounds: Any) -> None:

@@ -20,8 +20,8 @@ def sees_input(node: Node) -> bool:
 
 def weighted_layers(network: Network) -> list[Affine]:
     """Convolutions, linear layers and other products with a constant matrix."""
-    found = [node for node in network.nodes if isinstance(node, Affine) and node in network.carrying]
-    return [node for node in found if not isinstance(node, (Mix, Held))]
+    affine = [node for node in network.nodes if isinstance(node, Affine) and node in network.carrying]
+    return [node for node in affine if not isinstance(node, (Mix, Held))]
 
 
 def has_first_layer(network: Network) -> bool:

@@ -32,12 +32,12 @@ def feature_maps(network: Network) -> list[Node]:
 
     The shape alone does not tell: (B, h, w, C) has four dimensions too.
     """
-    found: set[Node] = {n.carriers[0] for n in network.nodes if _is_planar(n)}
+    spatial: set[Node] = {n.carriers[0] for n in network.nodes if _is_planar(n)}
     maps: list[Node] = []
     for node in network.nodes:
         four = len(node.shape) == 4 and node.shape[0] == -1
-        if four and node in network.carrying and (node in found or _is_planar(node) or _passes(node, found)):
-            found.add(node)
+        if four and node in network.carrying and (node in spatial or _is_planar(node) or _passes(node, spatial)):
+            spatial.add(node)
             maps.append(node)
     return maps
 

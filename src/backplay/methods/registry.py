@@ -269,8 +269,8 @@ class Explainer:
     def maps_of(self, subject: Subject) -> Sequence[Tensor]:
         """The maps of a subject that is at hand, as several methods may share one; the method must fit its network."""
         subject = subject if self.layer is None else subject.at_layer(self.layer)
-        found: Any = self.info.function(subject, **self.params)
-        maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
+        returned: Any = self.info.function(subject, **self.params)
+        maps: Sequence[Tensor] = (returned,) if isinstance(returned, Tensor) else returned
         if self.layer is None:
             check_hidden(subject.inputs, maps, subject.aim)
         return check_finite(maps)

@@ -216,9 +216,9 @@ class Box(Rule):
             beyond = side * (x - _like(bound, x))
             if bool((beyond > _ROUNDED * x.abs().amax()).any()):
                 worst = float(x.flatten()[beyond.flatten().argmax()])
-                told = f"{name} {tensor_words(bound)}" if isinstance(bound, Tensor) else f"{name}={bound!r}"
+                given = f"{name} {tensor_words(bound)}" if isinstance(bound, Tensor) else f"{name}={bound!r}"
                 raise KeywordError(
-                    f"{told} is out of range: the input holds {worst:.4g}, outside of the box; give bounds that hold "
+                    f"{given} is out of range: the input holds {worst:.4g}, outside of the box; give bounds that hold "
                     "every pixel, or leave them out."
                 )
 

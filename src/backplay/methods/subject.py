@@ -99,7 +99,7 @@ class Subject:
 
     def values(self, xs: Sequence[Tensor] | None = None) -> Values:
         """The network's forward pass on the subject's inputs, or on others of the same samples."""
-        return Values(self.network, self.inputs if xs is None else self.beside(xs), self.network.weights())
+        return Values(self.network, self.inputs if xs is None else self.with_inputs(xs), self.network.weights())
 
     def seen(self) -> tuple[Tensor, ...]:
         """The values at the sources."""
@@ -110,7 +110,7 @@ class Subject:
         """As games take it: (B, n) indices, weights, or hidden neurons."""
         return self.aim.given
 
-    def beside(self, xs: Sequence[Tensor]) -> Arguments:
+    def with_inputs(self, xs: Sequence[Tensor]) -> Arguments:
         """N other inputs among what stands beside each sample; N is any multiple of the batch."""
         repeats = len(xs[0]) // self.inputs.batch
         own = self.network.signature.per_sample
@@ -128,7 +128,7 @@ class Subject:
 
     def scores(self, xs: Sequence[Tensor]) -> Tensor:
         """(N,) `Σ w · logit` at N inputs; differentiable in them. N may be any multiple of the batch."""
-        logits = self.network.model_logits(self.beside(xs))
+        logits = self.network.model_logits(self.with_inputs(xs))
         return (logits * self.weights.repeat_interleave(len(logits) // len(self.weights), 0)).flatten(1).sum(1)
 
     def gradients(self, xs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
@@ -153,9 +153,9 @@ def has_attention(network: Network) -> bool:
 
 def has_convolutions(network: Network) -> bool:
     """Whether a convolution looks beyond its own patch: a patch embedding alone makes no feature map."""
-    found = [(n, n.map) for n in network.nodes if isinstance(n, Affine) and isinstance(n.map, Convolution)]
+    layers = [(n, n.map) for n in network.nodes if isinstance(n, Affine) and isinstance(n.map, Convolution)]
     constants = network.weights().constants
-    return any(max(node.weight(constants).shape[2:]) > min(geometry.stride, default=1) for node, geometry in found)
+    return any(max(node.weight(constants).shape[2:]) > min(geometry.stride, default=1) for node, geometry in layers)
 
 
 def replayed(values: Values, start: Node, leaf: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def load(name: str, weights: Weights = None) -> Loaded:
         except BackplayError:
             raise
         except Exception as error:  # whatever a file with wrong contents brings the libraries to
-            raise ModelError(f"hf:{folder} cannot be loaded: {told(error)}") from error
+            raise ModelError(f"hf:{folder} cannot be loaded: {one_line(error)}") from error
     return Loaded(model.float().eval(), preprocess, _classes(config), (height, width), f"hf:{folder} ({source})")
 
 
@@ -93,11 +93,12 @@ def _classes(config: Any) -> tuple[str, ...] | None:
     return None if unnamed else labels
 
 
-def told(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """What a library's error says, in one line."""
     text = " ".join(str(error).split())
-    told = isinstance(error, (OSError, ValueError, ImportError))  # the others' messages say little by themselves
-    return text if text and told else f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if text and isinstance(error, (OSError, ValueError, ImportError)):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__  # the others say little without a name
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import nn
 from backplay.errors import BackplayError, MissingFileError, ModelError
 from backplay.models.bundled import TEXTS, text_model
 from backplay.models.checkpoints import Weights
-from backplay.models.huggingface import SAFELY, model_of, quietly, told
+from backplay.models.huggingface import SAFELY, model_of, one_line, quietly
 from backplay.models.loaded import library
 
 _HEADS = (  # how the names of transformers' classes end, and who loads them
@@ -74,7 +74,7 @@ def _folder(folder: Path, weights: Weights) -> LoadedText:
         except BackplayError:
             raise
         except Exception as error:  # whatever a file with wrong contents brings the libraries to
-            raise ModelError(f"hf:{folder} cannot be loaded as a text model: {told(error)}") from error
+            raise ModelError(f"hf:{folder} cannot be loaded as a text model: {one_line(error)}") from error
     return LoadedText(model.float().eval(), tokenizer, f"hf:{folder} ({source})")
 
 

@@ -92,19 +92,19 @@ class Network:
 
     def tensors(self) -> dict[str, Tensor]:
         """The model's parameters and buffers that the program reads, as they are now."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         with EXPORTING:
             for path, names in self._places:
                 owner = _module(self.model, path)
                 for name in names:
                     held = _tensor(owner, name.rpartition(".")[2], attribute=name in self._constant)
                     if held is not None:
-                        found[name] = held
+                        tensors[name] = held
                     elif name not in self._constant:
                         raise CaptureError(
                             f"the model has changed: {name!r} is gone since it was captured; capture it again."
                         )
-        return found
+        return tensors
 
     @property
     def precision(self) -> torch.dtype:

@@ -157,7 +157,7 @@ class SanityWorker(Worker):
     def _noise(self, asked: Asked) -> Found:
         names, own = self._unchanged(asked)
         x = noisy(own.x, float(asked.given["sigma"]), self.order.seed, asked.indices)
-        return names, _numbers(Compared(**own.beside(asked.network, x, asked.trial.games, asked.further)), asked)
+        return names, _numbers(Compared(**own.compared_with(asked.network, x, asked.trial.games, asked.further)), asked)
 
     def _between_inputs(self, asked: Asked) -> Found:
         kind: str = asked.given["pair"]
@@ -184,7 +184,7 @@ class SanityWorker(Worker):
             contender = self.networks[other]
             model = models.load(contender.load, contender.weights).model
             self._other = other, twin_of(asked.network, model, own.x)
-        met = own.beside(self._other[1], own.x, asked.trial.games, asked.further)
+        met = own.compared_with(self._other[1], own.x, asked.trial.games, asked.further)
         return names, _numbers(Compared(**met), asked)
 
 

@@ -72,10 +72,10 @@ class Channels:
 
     def signatures(self) -> list[int]:
         """A number for each channel that tells at which nodes it stands and how often; none may replace another's."""
-        found = torch.zeros(len(self.ledger) + 1, dtype=torch.long)
+        hashes = torch.zeros(len(self.ledger) + 1, dtype=torch.long)
         for labels in self._labels.values():
-            found = found * 1000003 + torch.bincount(labels.flatten().cpu(), minlength=len(found))
-        return found[1:].tolist()
+            hashes = hashes * 1000003 + torch.bincount(labels.flatten().cpu(), minlength=len(hashes))
+        return hashes[1:].tolist()
 
     # ---------------------------------------------------------------- labels
 
@@ -131,10 +131,10 @@ class Channels:
         if not isinstance(geometry, (Convolution, Dense)) or (convolves and geometry.transposed and groups > 1):
             return self._stop([labels], shape)
         axis = 1 if convolves else labels.ndim - 1
-        found = line(labels, axis)
-        if found is None or found[0] != axis:
+        along = line(labels, axis)
+        if along is None or along[0] != axis:
             return self._stop([labels], shape)
-        columns = found[1]
+        columns = along[1]
         sources = [r for r in refs(node.args) if isinstance(self.values.get(r), Tensor) and self.values[r].ndim]
         transposed = {r: self._transposed(node, self.values[r]) for r in sources}
         size = columns.numel() // groups
@@ -223,11 +223,11 @@ class Channels:
         tensor = self.network.tensors()[parameter]
         table = torch.zeros(tensor.numel() + 1, dtype=torch.long, device=labels.device)
         table[entry] = label
-        found = line(table[1:].view(tensor.shape)) if tensor.ndim else None
-        if found is None or not torch.equal(table[entry], label):
+        along = line(table[1:].view(tensor.shape)) if tensor.ndim else None
+        if along is None or not torch.equal(table[entry], label):
             self.ledger.hold(label)
         else:
-            self._add_axis(parameter, found[0], found[1], node, makes=False)
+            self._add_axis(parameter, along[0], along[1], node, makes=False)
 
     def _moved(self, node: Any, below: list[Tensor]) -> Tensor:
         """Labels move with the elements; constants beside them take the label of their row."""
@@ -235,13 +235,13 @@ class Channels:
         moved = node.move([b.double() for b in below], self.values).long()
         if not node.constants or not bool(moved.any()):
             return moved
-        found = line(moved)
+        along = line(moved)
         floating = [r for r in refs(node.args) if self._is_floating(r)]
-        if found is None:
+        if along is None:
             if floating:
                 self.ledger.hold(moved)
             return moved
-        labels = found[1].view([-1 if d == found[0] else 1 for d in range(moved.ndim)]).expand(moved.shape)
+        labels = along[1].view([-1 if d == along[0] else 1 for d in range(moved.ndim)]).expand(moved.shape)
         silent = {r: torch.zeros_like(self.values[r], dtype=torch.float64) for r in floating}
         silent |= dict(zip(node.inputs, blank, strict=True))
         filled = node.run(Overlay(silent, self.values)) != 0  # numbers that the wire puts in by itself

@@ -52,8 +52,8 @@ def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
             )
     channels = read_channels(b.network, b.inputs)
     orbits = Forest(channels.ledger, channels.signatures()).orbits()
-    found = [Search(_sample(a, k), _sample(b, k), channels, orbits).closest() for k in range(len(a.value))]
-    return Hellinger(a, b, conditioning, found)
+    pairs = [Search(_sample(a, k), _sample(b, k), channels, orbits).closest() for k in range(len(a.value))]
+    return Hellinger(a, b, conditioning, pairs)
 
 
 def _sample(play: Play, k: int) -> Play:
@@ -103,15 +103,15 @@ class Search:
         self.a, self.b, self.channels, self.orbits = a, b, channels, orbits
         self._best: dict[tuple[tuple[int, ...], int], Tensor] = {}  # for starts that come to the same renaming
         pairs = zip(a.network.nodes, b.network.nodes, strict=True)
-        self.labels = {node: found for node, twin in pairs if (found := channels.labels(twin)) is not None}
+        self.labels = {node: labels for node, twin in pairs if (labels := channels.labels(twin)) is not None}
 
     def closest(self) -> TwoPlays:
         """A with the renaming of B that overlaps most, of those that were found."""
         best = self.look(torch.arange(len(self.channels.ledger)))
         if best.bc <= 1 - NOTHING and self.orbits:
             for start in self.starts():
-                found = self.improved(start)
-                best = found if found.bc > best.bc else best
+                end = self.improved(start)
+                best = end if end.bc > best.bc else best
                 if best.bc > 1 - NOTHING:
                     break
         kept = torch.equal(best.source, torch.arange(len(best.source)))

@@ -103,9 +103,9 @@ def _shortest_paths(cost: np.ndarray) -> np.ndarray:
         row_price[owner[seen]] += reached - length[seen]
         column_price[done] -= reached - length[done]
         _augment(owner, before, sink, row)
-    found = np.empty(n, dtype=np.int64)
-    found[owner] = np.arange(n)
-    return found
+    partners = np.empty(n, dtype=np.int64)
+    partners[owner] = np.arange(n)
+    return partners
 
 
 def _augment(owner: np.ndarray, before: np.ndarray, sink: int, row: int) -> None:

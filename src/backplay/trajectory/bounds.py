@@ -111,13 +111,13 @@ def measured_floor(gates: Sequence[GateShares]) -> list[LayerFloor]:
     `c + d f` ends in †, with `d = q (1 − p)`, and `(1 − δ)(1 − d) f` goes on. Where all gates measure the same, this is
     `cemetery_floor`.
     """
-    found: list[LayerFloor] = []
+    floors: list[LayerFloor] = []
     for gate in gates:
         rate = gate.dead * (1 - gate.alive)
-        ended = found[-1].cemetery if found else torch.zeros_like(rate)
-        going = found[-1].ordinary if found else torch.ones_like(rate)
-        found.append(LayerFloor(gate.name, ended + rate * going, (1 - gate.differ) * (1 - rate) * going))
-    return found
+        ended = floors[-1].cemetery if floors else torch.zeros_like(rate)
+        going = floors[-1].ordinary if floors else torch.ones_like(rate)
+        floors.append(LayerFloor(gate.name, ended + rate * going, (1 - gate.differ) * (1 - rate) * going))
+    return floors
 
 
 @entry

@@ -27,8 +27,8 @@ class PassingTrajectories(Trajectories):
     ahead: Ahead = field(repr=False)  # of the walks that were drawn
 
     def __repr__(self) -> str:
-        told = " and then ".join(repr(n.name) for n in self.walk.itinerary.order)
-        return f"{super().__repr__()[:-1]}; all pass chosen states of {told})"
+        names = " and then ".join(repr(n.name) for n in self.walk.itinerary.order)
+        return f"{super().__repr__()[:-1]}; all pass chosen states of {names})"
 
     @property
     def log_share(self) -> Tensor:
@@ -49,13 +49,13 @@ def sample_passing(walk: PassingPass, n: int, seed: int, arriving: bool) -> Pass
     """`n` trajectories of each sample, drawn from the walk given that it passes (eq:conditioned-kernel)."""
     play = walk.itinerary.play
     ahead = Ahead(walk.itinerary, arriving)
-    found = PassingTrajectories(play, n, nowhere(play, n), arriving, walk=walk, ahead=ahead)
+    walks = PassingTrajectories(play, n, nowhere(play, n), arriving, walk=walk, ahead=ahead)
     _check(log_total(walk.there, play.value), "passes the chosen states")
     if arriving:
-        _check(found.log_share, "passes the chosen states and reaches the input")
+        _check(walks.log_share, "passes the chosen states and reaches the input")
     root = play.root(WALK_DIFFERENCE)
     first = root_given_survival(play, ahead.at(play.start)).copysign(root)
-    return draw(found, first, ahead.kernel, seed)
+    return draw(walks, first, ahead.kernel, seed)
 
 
 def _check(log_share: Tensor, what: str) -> None:

@@ -170,7 +170,7 @@ def _drawn(
         axes = tiles.tile(row, 0)
         draw_image(axes, image)
         outline(axes, masks[row])
-        tiles.beside(row, rows[row])
+        tiles.name_row(row, rows[row])
         for column, (name, maps) in enumerate(columns.items(), 1):
             own = scale_of([maps[row]]) if scale == "map" else scales[name]
             axes = tiles.tile(row, column)

@@ -36,9 +36,9 @@ def check_pixels(play: Play, what: str) -> None:
     """A play on one image input."""
     shapes = [tuple(play.solved[n].shape) for n in play.network.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
-        told = ", ".join(map(str, shapes))
+        given = ", ".join(map(str, shapes))
         raise InputError(
-            f"{what} draws images, (B, C, H, W); this play's input is {told}. bp.view.flow draws any play."
+            f"{what} draws images, (B, C, H, W); this play's input is {given}. bp.view.flow draws any play."
         )
 
 
@@ -78,9 +78,9 @@ def layers(play: Play, most: int = _ROWS) -> list[tuple[str, Node]]:
 
 def described(play: Play, sample: int, looks: Looks) -> str:
     """`cross, value 9.2, 21 % of walks arrive`, or `cross rather than square, …`."""
-    told = [words] if (words := aim_words(play.aim, sample, looks)) else []
-    told += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
-    return ", ".join(told)
+    parts = [words] if (words := aim_words(play.aim, sample, looks)) else []
+    parts += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
+    return ", ".join(parts)
 
 
 @picture

@@ -149,11 +149,11 @@ def _differences(node: Node) -> Iterator[tuple[Node, Node]]:
 
 def _log_sum(builder: Builder, node: Node) -> tuple[Node, int] | None:
     """What a node sums the exponentials of, and along which axis, if it is `log Σ exp x` or `m + log Σ exp(x − m)`."""
-    node = _beside(node)
+    node = _behind_views(node)
     if node in builder.log_sums:
         return builder.log_sums[node]
     if isinstance(node, Gate) and node.operator == "log":
-        total = _beside(node.operand)
+        total = _behind_views(node.operand)
         powers = total.operand if isinstance(total, Mix) and total.operator == "sum" else None
         axes = total.args[1] if powers is not None and len(total.args) > 1 else None
         if isinstance(powers, Gate) and powers.operator == "exp" and isinstance(axes, (list, tuple)) and len(axes) == 1:
@@ -162,13 +162,13 @@ def _log_sum(builder: Builder, node: Node) -> tuple[Node, int] | None:
         for part, largest in (node.inputs, node.inputs[::-1]):
             summed, axis = _log_sum(builder, part) or (None, 0)
             for x, taken in () if summed is None else _differences(summed):
-                if same(_beside(taken), _beside(largest)):
+                if same(_behind_views(taken), _behind_views(largest)):
                     return x, axis
     return None
 
 
-def _beside(node: Node) -> Node:
-    """A node before it was put beside others along an axis of its own."""
+def _behind_views(node: Node) -> Node:
+    """A node before it was given further axes: `unsqueeze` and `expand` repeat its values."""
     while isinstance(node, Wire) and node.operator in ("unsqueeze", "expand"):
         node = node.inputs[0]
     return node
