@@ -33,7 +33,8 @@ class Modes:
     gate_noise: float = keyword(Number(1.0, 0, strict=True, note='idle unless gate="noisy"'))
     layers: Layers | None = None  # keywords that hold in some modules instead
 
-    idle: ClassVar[dict[str, tuple[str, str]]] = {"gate_noise": ("gate", "exact")}  # keywords, and what stills them
+    # a keyword that has no effect while another has some value: (that keyword, that value)
+    idle: ClassVar[dict[str, tuple[str, str]]] = {"gate_noise": ("gate", "exact")}
 
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():

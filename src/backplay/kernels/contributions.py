@@ -208,7 +208,7 @@ class ByProduct(Contributions):
         shape = self.value.shape
         both = self.node.map.adjoint(on_plus + on_minus, self.magnitude, shape)
         net = self.node.map.adjoint(on_plus - on_minus, self.weight, shape)
-        # into the fresh magnitude: the adjoint of a sum is one number, seen many times over, and cannot be written to
+        # written into the new tensor of |a|: the adjoint of a sum is an expanded view, which cannot be written to
         return self.value.abs().mul_(both).addcmul_(self.value, net).mul_(0.5)
 
     def push(self, function: Tensor) -> Streams:

@@ -28,7 +28,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
 
     def powers(old: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         if node.map.even:
-            # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
+            # all weights of a row are one `w`: `Σ w a^{1/τ}` serves instead of `Σ (w a)^{1/τ}`, in another unit
             return *make()[:2], node.map.row_weight(values[node.operand]).pow(1 - tau)
         weight = node.weight(values)
         scale = values.weights.prepared(node, "rows", lambda: node.map.row_scale(weight))

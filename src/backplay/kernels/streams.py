@@ -61,7 +61,7 @@ class Stream(StreamState):
 
     def send(self, mass: Tensor, measure: Measure) -> Tensor:
         denominator, factor = self._denominator(), self._factor(measure)
-        if isinstance(factor, Tensor) or factor == 0:  # nothing stays nothing, however small the denominator
+        if isinstance(factor, Tensor) or factor == 0:  # mass over a tiny denominator is ∞, and ∞ · 0 NaN
             return mass * (factor / denominator)
         out = denominator if denominator.shape == mass.shape else None
         return torch.div(mass, denominator, out=out).mul_(factor)
@@ -115,7 +115,7 @@ class Stream(StreamState):
         rows = rows.plus(apart(self.outside(), other.outside()))
         if not isinstance(self.turn, Tensor) and not isinstance(other.turn, Tensor):
             return rows
-        dtype = self.total.dtype  # where another player owns it, it is another state (S16)
+        dtype = self.total.dtype  # a stream that leads on to the other player is another state: no moves agree (S16)
         same = torch.as_tensor(self.turn, dtype=dtype) == torch.as_tensor(other.turn, dtype=dtype)
         return Divergence(rows.nats * same, torch.where(same, rows.parted, moved + self.outside()))
 

@@ -90,7 +90,7 @@ def _spelled_out(model: nn.Module, program: ExportedProgram, arguments: Argument
     try:
         program = functionalised(model, program, composed)
         return Network(model, program, *read_program(program, arguments), arguments)
-    except CaptureError:  # the first refusal names what the model calls
+    except CaptureError:  # the caller's own refusal names the operator that the model calls
         return None
 
 

@@ -75,7 +75,7 @@ def _branches(members: Sequence[Member]) -> list[Branch]:
 def assign(gain: Tensor) -> Tensor:
     """(n,) `π` with the largest `Σ gain[i, π(i)]`, for a square matrix."""
     best = gain.argmax(1)
-    if len(torch.unique(best)) == len(best):  # every row can have its largest entry: nothing is larger
+    if len(torch.unique(best)) == len(best):  # no two rows want the same column: each gets its largest entry
         return best
     return torch.from_numpy(_shortest_paths(-gain.double().cpu().numpy()))
 

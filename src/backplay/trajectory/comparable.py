@@ -60,7 +60,7 @@ def _check_same_indices(a: Play, b: Play) -> None:
         pairs = zip(*([r for r in leaves(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
         for mine, other in pairs:
             p, q = a.solved[mine], b.solved[other]
-            computed = mine in {n.ref for n in left.detached_inputs}  # by each play: they share what they share
+            computed = mine in {n.ref for n in left.detached_inputs}  # which kernels compare
             indices = isinstance(p, Tensor) and not p.is_floating_point() and not computed
             if indices and not torch.equal(p, q):
                 raise InputError(

@@ -24,7 +24,7 @@ class PassingTrajectories(Trajectories):
     """Trajectories that all pass chosen states; `share` is the share of such walks that reach the input."""
 
     walk: PassingPass = field(repr=False)
-    ahead: Ahead = field(repr=False)  # of the walks that were drawn
+    ahead: Ahead = field(repr=False)  # at each state, the probability of passing the states still due
 
     def __repr__(self) -> str:
         names = " and then ".join(repr(n.name) for n in self.walk.itinerary.order)

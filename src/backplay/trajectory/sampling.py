@@ -252,7 +252,7 @@ def _p_value(seen: Tensor, expected: Tensor, n: int, least: float) -> Tensor:
     often = expected >= least
     shared = (expected[~often].cumsum(0) / (4 * least)).long()
     bins, counts = (_binned(v, often, shared, n) for v in (expected, seen))
-    rest = bins < least  # what is left over is no bin of its own: it would divide by rounding errors
+    rest = bins < least  # small bins are joined: their expected counts, which χ² divides by, may be rounding errors
     bins, counts = (torch.cat([v[~rest], v[rest].sum()[None]]) for v in (bins, counts))
     if bins[-1] < least:
         bins, counts = bins[:-1], counts[:-1]
