@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from backplay.circuits.chosen import choose
-from backplay.circuits.tracing import Stage, Tracing
+from backplay.circuits.tracing import Stage, Tracing, choose
 from backplay.entry import entries, entry
 from backplay.errors import InputError, InputTypeError, KeywordError, MissingLibraryError
 from backplay.games import Play

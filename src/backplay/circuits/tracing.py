@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backplay.errors import NEVER_WALKED, InputError
 from backplay.games import Play
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, Measure
 from backplay.network import Node
-from backplay.network.groups import Groups
+from backplay.network.groups import Groups, find_grouped
 from backplay.network.mass import Mass
 from backplay.network.nodes import Input
 from backplay.progress import Progress
@@ -174,3 +175,16 @@ def largest(masses: Tensor, keep: float) -> list[int]:
 
 def _held(sums: Sequence[float]) -> dict[str, float]:
     return dict(zip(("mass", "total", "difference"), sums, strict=True))
+
+
+def choose(play: Play, name: str | Node, by: str) -> Node:
+    """The node or module of a name, if walks stand at its output."""
+    node = find_grouped(play.network, name, by)
+    if node not in play.network.carrying:
+        raise InputError(f"{name!r} is {NEVER_WALKED}.")
+    for other in (n for n in play.passed(DIFFERENCE).masses if not isinstance(n, Input)):
+        if play.kernel(other).crosses(node):
+            raise InputError(
+                f"{name!r} is crossed inside attention, where walks do not stand; name {other.name!r} instead."
+            )
+    return node

@@ -103,7 +103,7 @@ class Reynolds:
         return classes.expand(len(x)).tolist()
 
     def _one(self, image: Tensor, target: Any, bar: Progress, size: int | None) -> Tensor:
-        draws = self._draws(image)
+        draws = Draws(self, image.shape[-2:])
         total, weight = torch.zeros((), dtype=image.dtype), torch.zeros_like(image[:, :1])
         game: Any = self.game
         at_once = size or (int(game.together(image)) if hasattr(game, "together") else MANY)
@@ -131,9 +131,6 @@ class Reynolds:
         t = float(draws.time[k]) * self.noise
         noise = torch.randn(moved.shape, generator=draws.generator, dtype=torch.float64).to(moved)
         return (1 - t) * moved + math.sqrt(1 - (1 - t) ** 2) * noise
-
-    def _draws(self, image: Tensor) -> Draws:
-        return Draws(self, image.shape[-2:])
 
 
 class Draws:

@@ -14,11 +14,10 @@ from torch import Tensor
 from backplay.errors import KeywordError
 from backplay.keywords import Bound, ByPattern, Choice
 from backplay.methods.bilinear import ATTENTION_STABILISER, Softmax
-from backplay.methods.first_layers import sees_input, source_of, weighted_layers
 from backplay.methods.propagation import Rules, relevance
 from backplay.methods.registry import method
 from backplay.methods.rules import STABILISER, AlphaBeta, Box, Epsilon, Flat, Gamma, Rule, ZPlus, check_rule
-from backplay.methods.subject import Subject
+from backplay.methods.subject import Subject, sees_input, source_of, weighted_layers
 from backplay.network import Network
 from backplay.network.linear import Convolution
 from backplay.network.nodes import Input

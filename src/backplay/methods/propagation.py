@@ -17,10 +17,9 @@ from backplay.kernels.kernel import DIFFERENCE, Kernel
 from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split
 from backplay.methods.bilinear import Bilinear, Factors, Softmax, factors_of
-from backplay.methods.first_layers import sees_input
 from backplay.methods.relays import Relay, over, stabilised
 from backplay.methods.rules import Epsilon, Rule
-from backplay.methods.subject import Subject
+from backplay.methods.subject import Subject, sees_input, source_of
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
@@ -38,7 +37,6 @@ from backplay.network.nodes import (
     Oracle,
     Product,
     Sum,
-    Wire,
 )
 from backplay.network.patterns import fitting
 from backplay.trajectory.passes import MassPass, Passed, run
@@ -141,9 +139,7 @@ class Uniform(Relay):
 
 def _has_no_rule(node: Node) -> bool:
     """Whether, seen through wires and constant scales, a value comes from an operator without a rule."""
-    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
-        node = node.carriers[0]
-    return isinstance(node, Oracle)
+    return isinstance(source_of(node), Oracle)
 
 
 class Terms(Relay):

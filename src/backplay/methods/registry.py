@@ -15,10 +15,9 @@ from backplay.games.batches import check_finite, check_size, in_parts, targets_o
 from backplay.games.neurons import names_neurons
 from backplay.inputs import Target, check_hidden
 from backplay.keywords import Keyword, Layer
-from backplay.methods.first_layers import has_first_layer
 from backplay.methods.guessed_input import guess
 from backplay.methods.maps import last_map
-from backplay.methods.subject import Subject, has_attention, has_convolutions
+from backplay.methods.subject import Subject, has_attention, has_convolutions, has_first_layer
 from backplay.methods.tokens import find_tokens
 from backplay.network import Model, Network, read_model
 from backplay.network.arguments import Arguments, Inputs

@@ -21,7 +21,6 @@ from backplay.errors import KeywordError, suggestion, tensor_words
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.pointwise import PassThrough
 from backplay.keywords import Bound, Choice, Keyword, Number
-from backplay.methods.first_layers import sees_input, source_of
 from backplay.methods.relays import (
     BlindRelay,
     BoxRelay,
@@ -31,6 +30,7 @@ from backplay.methods.relays import (
     WeighingRelay,
     Weight,
 )
+from backplay.methods.subject import sees_input, source_of
 from backplay.network.nodes import Affine, rerun
 from backplay.values.forward import Values
 

@@ -17,7 +17,7 @@ from backplay.network.arguments import Arguments, Inputs
 from backplay.network.attention import Attention
 from backplay.network.captures import Captures
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Overlay
+from backplay.network.nodes import Affine, Diagonal, Held, Input, Mix, Overlay, Wire
 from backplay.values.forward import Values
 
 _estranged: WeakSet[Network] = WeakSet()  # captures that differ from their models from the start
@@ -188,3 +188,26 @@ def differentiated(values: Values, start: Node, weights: Tensor, at: Tensor | No
             return torch.zeros_like(leaf)
         (gradient,) = torch.autograd.grad(logits, leaf, weights.clone())
     return gradient
+
+
+def source_of(node: Node) -> Node:
+    """What lies behind wires and constant scales."""
+    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
+        node = node.carriers[0]
+    return node
+
+
+def sees_input(node: Node) -> bool:
+    """Whether only wires and constant scales lie between the input and a node's output."""
+    return isinstance(source_of(node), Input)
+
+
+def weighted_layers(network: Network) -> list[Affine]:
+    """Convolutions, linear layers and other products with a constant matrix."""
+    affine = [node for node in network.nodes if isinstance(node, Affine) and node in network.carrying]
+    return [node for node in affine if not isinstance(node, (Mix, Held))]
+
+
+def has_first_layer(network: Network) -> bool:
+    """Whether a convolution or linear layer sees the input itself."""
+    return any(sees_input(layer.operand) for layer in weighted_layers(network))

@@ -17,12 +17,12 @@ from backplay.bench.rows import SECONDS, Job, Outcome, Portion
 from backplay.bench.sources import Contender
 from backplay.bench.worker import Worker
 from backplay.network import Network
-from backplay.sanity.agreement import readouts_of
 from backplay.sanity.baselines import image_of, noisy, pairs_met, pairs_of, random_round, sides_of
 from backplay.sanity.cascade import Forgetting, step_of
 from backplay.sanity.config import Trial
 from backplay.sanity.distances import twin_of
 from backplay.sanity.plan import SPLIT
+from backplay.sanity.similarity import readouts_of
 from backplay.sanity.walks import USUAL, Compared, Unchanged, aim_of
 
 

@@ -96,10 +96,6 @@ def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise KeywordError(f"states={states!r} is out of range: it must be an integer >= 1.")
     play.check_unchanged("certify it")
-    return _certify(play, states, seed)
-
-
-def _certify(play: Play, states: int, seed: int) -> Certificate:
     generator = torch.Generator(device=play.value.device).manual_seed(seed)
     nodes = [n for n in play.network.nodes if n in play.visited() and _decides(play, n)]
     best, worst, kinds, skipped = 0.0, "", Counter[str](), 0

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
-from backplay.view.aims import aim_words
 from backplay.view.canvas import COLUMN, Tiles, check_width, fitted, letters, picture
 from backplay.view.colours import Plane, Scale, bar_room, number, scale_of
 from backplay.view.heatmap import draw_image, draw_map
 from backplay.view.images import Looks, Shown, check_proportions, extent_of, looks_of, planes, shown_images
+from backplay.view.play import aim_words
 
 SCALES = ("method", "map", "all")
 _PANEL = 0.95  # inches, where no width is asked for
