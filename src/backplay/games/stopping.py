@@ -19,7 +19,9 @@ from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.moves import moving_kernel
 from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
 from backplay.kernels.prepared import reality, stopping_total
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Max, Node, Norm, Overlay, Product, Sum, Wire
+from backplay.network.choices import Max
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.values.decomposition import Decomposition, softplus_forward, stopped
 from backplay.values.forward import Values
 from backplay.values.gates import stopping_slope

@@ -13,7 +13,9 @@ from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import CONSTANT, Draw, Standing
 from backplay.kernels.geometric import Masked
 from backplay.kernels.kernel import Kernel, Measure
-from backplay.network.nodes import Max, Node, Scope, Select, Wire
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Node, Scope
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 

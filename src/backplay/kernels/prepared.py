@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backplay.network.nodes import Affine, Mix, Node, Wire
+from backplay.network.nodes import Affine, Mix, Node
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 from backplay.values.powers import BLOCK, raised_
 

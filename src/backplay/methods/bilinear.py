@@ -10,7 +10,8 @@ from torch import Tensor
 
 from backplay.methods.relays import Relay, over, stabilised
 from backplay.network.attention import Attention
-from backplay.network.nodes import Halves, Held, Node, Overlay, Wire, rerun
+from backplay.network.nodes import Halves, Held, Node, Overlay, rerun
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 ATTENTION_STABILISER = 0.25  # ε of the two products of attention

@@ -18,21 +18,8 @@ from torch import Tensor
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.kernels.moves import Winner
 from backplay.network.attention import Attention
-from backplay.network.nodes import (
-    Affine,
-    Gate,
-    Held,
-    Max,
-    Mix,
-    Node,
-    Norm,
-    Oracle,
-    Overlay,
-    Scope,
-    Select,
-    Sum,
-    rerun,
-)
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Affine, Gate, Held, Mix, Node, Norm, Oracle, Overlay, Scope, Sum, rerun
 from backplay.trajectory.passes import BackwardPass, run
 from backplay.values.forward import Values
 from backplay.values.gates import derivative

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from backplay.errors import InputError
 from backplay.network import Network
+from backplay.network.choices import Max
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Node, Norm, Product, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Mix, Node, Norm, Product, Sum
+from backplay.network.wires import Wire
 
 
 def last_map(network: Network) -> Node | None:

@@ -24,20 +24,7 @@ from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
 from backplay.network.mass import Mass
-from backplay.network.nodes import (
-    Affine,
-    Diagonal,
-    Gate,
-    Halves,
-    Held,
-    Input,
-    Mix,
-    Node,
-    Norm,
-    Oracle,
-    Product,
-    Sum,
-)
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Input, Mix, Node, Norm, Oracle, Product, Sum
 from backplay.network.patterns import fitting
 from backplay.trajectory.passes import MassPass, Passed, run
 from backplay.values.forward import Values

@@ -17,7 +17,8 @@ from backplay.network.arguments import Arguments, Inputs
 from backplay.network.attention import Attention
 from backplay.network.captures import Captures
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Diagonal, Held, Input, Mix, Overlay, Wire
+from backplay.network.nodes import Affine, Diagonal, Held, Input, Mix, Overlay
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 _estranged: WeakSet[Network] = WeakSet()  # captures that differ from their models from the start

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.network.nodes import Diagonal, Gate, Max, Node, Product, Scope, Sum, Wire, rerun
+from backplay.network.choices import Max
+from backplay.network.nodes import Diagonal, Gate, Node, Product, Scope, Sum, rerun
+from backplay.network.wires import Wire
 
 _CLOSE = 1e-6  # of two functions on the grid
 _AXES = 8

@@ -16,7 +16,8 @@ from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError, suggestion
 from backplay.network.arguments import Arguments, read_arguments
-from backplay.network.nodes import Input, Max, Node, Ref, forward
+from backplay.network.choices import Max
+from backplay.network.nodes import Input, Node, Ref, forward
 from backplay.network.precision import SingleScope, in_single, is_half, precision_of
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Constants

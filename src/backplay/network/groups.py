@@ -11,11 +11,13 @@ from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError, KeywordError
 from backplay.network.attention import Attention
+from backplay.network.choices import Max
 from backplay.network.contraction import Contraction
 from backplay.network.graph import Network
 from backplay.network.linear import Convolution, Dense
 from backplay.network.mass import Mass
-from backplay.network.nodes import Affine, Input, Max, Mix, Node, Scope, Wire
+from backplay.network.nodes import Affine, Input, Mix, Node, Scope
+from backplay.network.wires import Wire
 
 BY = ("channel", "head", "token", "position")
 

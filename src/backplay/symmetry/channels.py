@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from backplay.network.attention import Attention
+from backplay.network.choices import Max, Select
 from backplay.network.contraction import Contraction, Equation
 from backplay.network.graph import Network
 from backplay.network.linear import Averaging, Convolution, Dense
@@ -24,7 +25,6 @@ from backplay.network.nodes import (
     Halves,
     Held,
     Input,
-    Max,
     Mix,
     Node,
     Norm,
@@ -32,7 +32,6 @@ from backplay.network.nodes import (
     Overlay,
     Product,
     Ref,
-    Select,
     Sum,
 )
 from backplay.symmetry.ledger import Axis, Ledger, line

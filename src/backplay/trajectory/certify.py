@@ -23,7 +23,8 @@ from backplay.kernels.linear import Sharing
 from backplay.kernels.streams import RoutingLinear
 from backplay.network import Node
 from backplay.network.attention import Attention
-from backplay.network.nodes import Affine, Gate, Max, Mix
+from backplay.network.choices import Max
+from backplay.network.nodes import Affine, Gate, Mix
 from backplay.pictured import Pictured
 from backplay.trajectory.comparable import check_play
 from backplay.trajectory.deviations import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing

@@ -10,7 +10,8 @@ from torch import Tensor
 from backplay.errors import InputError, InputTypeError
 from backplay.network import Network, Node
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Fill, Ref, Wire, leaves
+from backplay.network.nodes import Affine, Fill, Ref, leaves
+from backplay.network.wires import Wire
 
 if TYPE_CHECKING:
     from backplay.games.play import Play

@@ -18,7 +18,8 @@ from backplay.errors import UnsupportedError
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.network import Node
 from backplay.network.attention import Attention
-from backplay.network.nodes import Affine, Diagonal, Gate, Held, Input, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Held, Input, Sum
+from backplay.network.wires import Wire
 from backplay.trajectory.comparable import check_play
 from backplay.values.forward import Values
 

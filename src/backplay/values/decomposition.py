@@ -16,8 +16,10 @@ from backplay.keywords import Choice, Number
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
+from backplay.network.choices import Max, Select
 from backplay.network.mass import Mass, aligned
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.values.forward import Deform, Values
 from backplay.values.gates import stopping_slope
 

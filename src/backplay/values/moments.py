@@ -16,7 +16,9 @@ from backplay.keywords import Choice, Number
 from backplay.network import Model, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.pictured import Pictured
 from backplay.values.forward import Forward, Values
 from backplay.values.gates import bend_width

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from backplay.network import Node
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Mix, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 Shown = Callable[[Gate], Tensor | None]  # what a gate shows, None for its real value

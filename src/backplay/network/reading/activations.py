@@ -13,10 +13,11 @@ from torch import Tensor
 from backplay.network import operators
 from backplay.network.elementwise import ancestors, between, common_ancestor, is_copy, is_nonnegative, same
 from backplay.network.forms import is_softplus
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Oracle, Ref, Scope, Sum, Wire
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Oracle, Ref, Scope, Sum
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, reading
 from backplay.network.reading.spelled_norms import literal_scale, unexpanded
+from backplay.network.wires import Wire
 
 
 @reading

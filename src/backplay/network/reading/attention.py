@@ -14,23 +14,10 @@ from torch import Tensor
 
 from backplay.network.attention import Attention, Scores
 from backplay.network.contraction import Contraction, Equation
-from backplay.network.nodes import (
-    Affine,
-    Diagonal,
-    Halves,
-    Held,
-    Mix,
-    Node,
-    Norm,
-    Oracle,
-    Product,
-    Scope,
-    Sum,
-    Wire,
-    resolve,
-)
+from backplay.network.nodes import Affine, Diagonal, Halves, Held, Mix, Node, Norm, Oracle, Product, Scope, Sum, resolve
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant, reading
+from backplay.network.wires import Wire
 
 
 def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:

@@ -12,10 +12,11 @@ from backplay.errors import CaptureError
 from backplay.network.arguments import Arguments, Key
 from backplay.network.attention import Attention
 from backplay.network.layout import PLAIN, Layout
-from backplay.network.nodes import Input, Node, Wire
+from backplay.network.nodes import Input, Node
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.reach import mixes_samples, rows_of_no_sample
 from backplay.network.signature import Signature
+from backplay.network.wires import Wire
 
 if TYPE_CHECKING:
     from backplay.network.graph import Network

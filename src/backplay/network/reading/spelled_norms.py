@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Product, Scope, Sum, Wire, mapped
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Product, Scope, Sum, mapped
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant
+from backplay.network.wires import Wire
 
 # ---------------------------------------------------------------- what a statistic is
 

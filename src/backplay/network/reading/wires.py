@@ -13,10 +13,11 @@ from torch import Tensor
 from backplay.entry import place
 from backplay.errors import CaptureError
 from backplay.network import operators
-from backplay.network.nodes import Diagonal, Fill, Node, Ref, Wire, leaves, mapped
+from backplay.network.nodes import Diagonal, Fill, Node, Ref, leaves, mapped
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, reading
 from backplay.network.reading.reach import random_forward
+from backplay.network.wires import Wire
 
 
 @reading
