@@ -20,7 +20,7 @@ from backplay.kernels.contributions import Contributions, Streams, is_empty
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import Sharing
 from backplay.kernels.moves import moving_kernel
-from backplay.kernels.pointwise import PassThrough, Split, Stopping
+from backplay.kernels.pointwise import PassThrough, Split, Stopping, evenly
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import RoutingLinear, Stream
 from backplay.network.attention import Attention
@@ -146,7 +146,7 @@ class RoutingGame(Game[RoutingModes]):
             return None
         if isinstance(node, (Mix, Held)) and node not in values.network.carrying:
             return None  # means inside a norm, scores inside an oracle: computed anew
-        if isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights:
+        if isinstance(node, Mix) and node.unsigned:
             return None
         if isinstance(node, Attention) and node.projection is not None:
             bias = self._key_bias(node, values)
@@ -184,10 +184,9 @@ class RoutingGame(Game[RoutingModes]):
 
     def _stream_values(self, node: Affine, values: Values) -> tuple[Tensor | None, Tensor | None]:
         """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:soft-bellman, eq:routing-linear-value), or None."""
-        one = isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
-        if (one and not (isinstance(node, Attention) and node.projection is not None)) or (
-            isinstance(node, Attention) and self.modes.at(node).attention == "gradient"
-        ):
+        by_gradient = isinstance(node, Attention) and self.modes.at(node).attention == "gradient"
+        by_keys = isinstance(node, Attention) and node.projection is not None
+        if by_gradient or (isinstance(node, Mix) and node.unsigned and not by_keys):
             return None, None
         sums, unit = self._stream_sums(node, values)
         modes, log_unit = self.modes.at(node), unit.double().log()
@@ -203,7 +202,7 @@ class RoutingGame(Game[RoutingModes]):
                 return GradientBlock(node, values)
             case Attention() if node.projection is not None:
                 return self._attention(node, values)
-            case Mix() if node.operand.nonnegative and not node.signed_weights:
+            case Mix() if node.unsigned:
                 weight, _, _ = split_weight(node, values, modes.tau)
                 value, _ = temper(values.observed[node.operand], node.operand.layout, modes.tau)
                 return Sharing.of(node, weight, value)
@@ -213,14 +212,12 @@ class RoutingGame(Game[RoutingModes]):
                 return RoutingLinear(contributions=contributions, plus=plus, minus=minus)
             case Gate():
                 return Stopping(self._probability(node, values))
-            case Halves():
-                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
+            case Halves() | Product():
+                return evenly(len(node.carriers))
             case Sum():
                 return self._sum(node, values)
             case Diagonal() | Norm():
                 return PassThrough()
-            case Product():
-                return PassThrough() if len(node.carrying) == 1 else Split((0.5, 0.5))
             case _:
                 return moving_kernel(node, values)
 
@@ -251,7 +248,7 @@ class RoutingGame(Game[RoutingModes]):
     def _sum(self, node: Sum, values: Values) -> Kernel:
         """The addition oracle (def:routing-addition); what a sum is worth says prop:routing-addition-val."""
         if self.modes.at(node).residual == "uniform":
-            return Split((0.5, 0.5))
+            return evenly(2)
         left, right = (values.observed[n].abs() for n in node.inputs)
         both = left + right
         return Split((torch.where(both > 0, left / both, 0.5), torch.where(both > 0, right / both, 0.5)))

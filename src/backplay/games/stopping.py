@@ -17,7 +17,7 @@ from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.moves import moving_kernel
-from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
+from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping, evenly
 from backplay.kernels.prepared import reality, stopping_total
 from backplay.network.choices import Max
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
@@ -104,7 +104,7 @@ class StoppingGame(Game[StoppingModes]):
             case Gate():
                 return Stopping.of(self._slope(node, values), values.form(node).scale)
             case Halves():
-                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5), copies=True)
+                return evenly(len(node.inputs), copies=True)
             case Sum():
                 return Split(self._shares(node, values), copies=True)
             case Diagonal(scale=None):

@@ -15,7 +15,7 @@ from torch import Tensor
 from backplay.errors import NEVER_WALKED, InputError
 from backplay.kernels.kernel import DIFFERENCE, Kernel
 from backplay.kernels.moves import moving_kernel
-from backplay.kernels.pointwise import PassThrough, Split
+from backplay.kernels.pointwise import PassThrough, Split, evenly
 from backplay.methods.bilinear import Bilinear, Factors, Softmax, factors_of
 from backplay.methods.relays import Relay, over, stabilised
 from backplay.methods.rules import Epsilon, Rule
@@ -62,8 +62,6 @@ class Rules:
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine():
                 return self.rule_of(node).relay(node, values)
-            case Halves():
-                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
             case Sum():
                 return self._sum(node, values)
             case Diagonal() if not self.passing and node.offset is not None:
@@ -74,8 +72,8 @@ class Rules:
                 return PassThrough()
             case Product() if self.uniform and not node.divides:
                 return Uniform(node)
-            case Product():
-                return PassThrough() if len(node.carrying) == 1 else Split((0.5, 0.5))
+            case Halves() | Product():
+                return evenly(len(node.carriers))
             case Oracle():
                 return Absorbing()
             case _:

@@ -254,6 +254,11 @@ class Mix(Affine):
     signed_weights: bool = False  # whether weights may be negative
     count: int | None = None  # of a mean or sum: how many elements each output is made of
 
+    @property
+    def unsigned(self) -> bool:
+        """Whether no contribution is negative, so that there is one stream and no outside option (S18)."""
+        return self.operand.nonnegative and not self.signed_weights
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Held(Affine):
