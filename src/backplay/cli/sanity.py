@@ -47,8 +47,7 @@ def run_config(
     if json_asked():
         print_json(vars(summary) | {"written": written})
     else:
-        done = f"{summary.done} samples computed, {summary.before} were there, {summary.failed} failed"
-        print(f"{done}; {len(written)} tables and figures are in {out}: {', '.join(runs.FOLDERS)}")
+        print(f"{summary.words}; {len(written)} tables and figures are in {out}: {', '.join(runs.FOLDERS)}")
     return 0 if summary.failed == 0 else 3
 
 

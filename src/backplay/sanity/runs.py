@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,8 @@ def run(
         raise InputError("the config asks for nothing: none of its steps is a step of one of its networks.")
     with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
         write_whole(out / NETWORKS, json.dumps(known, indent=1, ensure_ascii=False).encode())
-        machine = start(_order(config), engine, workers, address)
-        try:
+        with closing(start(_order(config), engine, workers, address)) as machine, closing(progress):
             work_off(machine, wanted, store, config.retries, progress, "experiments", summary)
-        finally:
-            progress.close()
-            machine.close()
     return summary
 
 
