@@ -1,4 +1,4 @@
-"""The door: autocast is off behind it, and what no check foresaw names its node (S38)."""
+"""The door: autocast and gradients are off behind it, and what no check foresaw names its node (S38)."""
 
 import inspect
 
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import backplay as bp
+from backplay.entry import entry
 from backplay.errors import UnforeseenError
 
 pytestmark = pytest.mark.capture
@@ -175,3 +176,29 @@ def test_kept_properties_are_entries_too():
     with torch.autocast("cpu", torch.bfloat16):
         found = bp.hellinger(*plays).kl
     torch.testing.assert_close(found, expected)
+
+
+def modes():
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("outside", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_gradients_and_inference_mode_are_off_inside(outside):
+    """Also in a call within a part that has switched gradients on for itself; the caller's own modes come back."""
+
+    @entry
+    def inner():
+        return modes(), torch.ones(1)
+
+    @entry
+    def outer():
+        with torch.enable_grad():
+            found = inner()
+            assert modes() == (True, False)
+        return modes(), found
+
+    with outside():
+        before = modes()
+        around, (within, made) = outer()
+        assert modes() == before
+    assert around == within == (False, False) and not made.is_inference()

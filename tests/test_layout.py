@@ -1,6 +1,7 @@
-"""Where tests lie: in the folder of what they test; what several of them need is in `helpers`; marks, never names."""
+"""Where things lie: tests in the folder of what they test, and everything where CONTRIBUTING says."""
 
 import ast
+import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -50,6 +51,28 @@ def asks_for_names(text):
 def test_tests_are_chosen_by_marks():
     for path in HERE.rglob("conftest.py"):
         assert not asks_for_names(path.read_text(encoding="utf-8")), path
+
+
+def guide():
+    """CONTRIBUTING from its table of folders on: the names in the table, and all files and folders that it names."""
+    text = (HERE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where things are")[2]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    rooms = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    return rooms, set(re.findall(r"`([a-z]\w*/[\w/]*(?:\.\w+)?)`", text.partition("## A release")[0]))
+
+
+def test_the_table_of_folders_is_complete():
+    """Every room and every module beside them stands in the table, and nothing else does."""
+    found = {path.name for path in PACKAGE.iterdir() if path.is_dir() and list(path.glob("*.py"))}
+    found |= {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
+    assert guide()[0] == found
+
+
+def test_what_the_guide_names_is_there():
+    _, named = guide()
+    assert len(named) > 20
+    for name in named:
+        assert (PACKAGE / name).exists() or (HERE.parent / name).exists(), name
 
 
 def test_faults_are_found():

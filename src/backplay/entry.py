@@ -1,6 +1,7 @@
 """The door to the package: every public call passes through here.
 
-Behind it autocast is off (S38), and what no check foresaw leaves as a `BackplayError` that names the node it came from.
+Behind it autocast, gradients and inference mode are off, whatever the caller has switched on (S38), and what no check
+foresaw leaves as a `BackplayError` that names the node it came from.
 """
 
 from __future__ import annotations
@@ -66,15 +67,19 @@ def current_call() -> object | None:
 
 
 def entry(function: Callable[P, R]) -> Callable[P, R]:
-    """A public function: autocast is off inside, and errors that no check foresaw come out as `UnforeseenError`."""
+    """A public function: tensors are plain numbers inside, and errors that no check foresaw are `UnforeseenError`s.
+
+    A part that needs derivatives switches them on for itself (`torch.enable_grad`).
+    """
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         if current_call() is not None:  # the outermost call is the one that the caller knows
-            return function(*args, **kwargs)
+            with without_gradients():
+                return function(*args, **kwargs)
         _inside.call = object()
         try:
-            with _without_autocast():
+            with _without_autocast(), without_gradients():
                 return function(*args, **kwargs)
         except _LET_GO:
             raise
@@ -111,6 +116,25 @@ def _unforeseen(called: str, error: Exception) -> str:
         f"{called} failed{f' at {where}' if where else ''}: {first_line(error)}\n"
         "No check foresaw this: try bp.capture(model, x).nodes and play.health(), and report it with the model."
     )
+
+
+class without_gradients:
+    """No autograd graph, and new tensors are ordinary ones even if the caller is in inference mode."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before: list[Any] = []
+        if torch.is_inference_mode_enabled():
+            self._before.append(torch.inference_mode(False))
+        if self._before or torch.is_grad_enabled():  # leaving inference mode switches gradients on
+            self._before.append(torch.no_grad())
+        for context in self._before:
+            context.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        for context in reversed(self._before):
+            context.__exit__(*error)
 
 
 @contextmanager

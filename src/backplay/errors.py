@@ -75,11 +75,14 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f" (did you mean {', '.join(close)}?)" if close else ""
 
 
-def first_line(error: BaseException, longest: int = 240) -> str:
+_LONGEST = 240  # letters of another library's message
+
+
+def first_line(error: BaseException) -> str:
     """What an error says, in one line without colours."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
     said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return said if len(said) <= longest else f"{said[: longest - 1]}…"
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"
 
 
 # of a node that no walk and no relevance reaches, behind its name

@@ -119,7 +119,7 @@ class ByLayer:
     """
 
     accepts: Mapping[str, Number | Choice] = field(default_factory=dict[str, "Number | Choice"])
-    elsewhere: tuple[str, ...] = ()  # keywords that speak of the whole game
+    elsewhere: tuple[str, ...] = ()  # keywords that hold for the whole game: refused here
     default: None = None
     note: str = "keywords that hold in some modules; later patterns win"
 

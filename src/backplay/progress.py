@@ -67,8 +67,8 @@ class Progress:
         if self._over.wait(PATIENCE):
             return None
         while True:
-            told = ": ".join(map(str, Progress._open))
-            _rewrite(f"{told} … {time.monotonic() - begin:.0f} s")
+            tasks = ": ".join(map(str, Progress._open))
+            _rewrite(f"{tasks} … {time.monotonic() - begin:.0f} s")
             if self._over.wait(_TICK):
                 return _rewrite("")
 

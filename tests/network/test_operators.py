@@ -12,7 +12,7 @@ from backplay.network.reading.calls import READINGS
 
 pytestmark = pytest.mark.capture
 
-UNNAMED = {"other", "clamp", "hardtanh"}  # activations that follow their slope, or lie between bounds
+UNNAMED = {"other", "clamp", "hardtanh", "hardsigmoid"}  # activations that follow their slope, or lie between bounds
 
 
 def test_every_row_has_its_reading_and_every_reading_a_row():

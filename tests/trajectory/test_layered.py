@@ -172,8 +172,10 @@ def test_both_passes(sides):
     beta, gamma = layered.marginals(means, START), layered.expectations(means, np.ones(2 * SIZES[0] + 1))
     plays, stood = bp.hellinger(a.play, b.play).plays[0], {}
 
-    def watch(node, passed):
-        stood.update({n.name: m.plain()[0] for n, m in passed.masses.items() if n.name not in stood})
+    def watch(node, overlap):
+        if overlap.root.routes:  # a part of the common root has not met yet
+            return
+        stood.update({n.name: m.plain()[0] for n, m in overlap.passed.masses.items() if n.name not in stood})
 
     plays.backward(watch)
     bc, ahead = plays.forward()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from backplay.kernels.geometric import agreeing, mean, opposing
-from backplay.values.powers import power_, root
+from backplay.values.powers import power_, square_root
 
 PRECISIONS = [torch.float32, torch.float64]
 
@@ -42,7 +42,7 @@ def test_root(dtype):
     """Correctly rounded, also below the smallest normal number; what it is given stays."""
     base = entries(dtype)
     before = base.clone()
-    assert torch.equal(root(base), torch.sqrt(base)) and torch.equal(base, before)
+    assert torch.equal(square_root(base), torch.sqrt(base)) and torch.equal(base, before)
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)

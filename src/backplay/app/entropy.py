@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from backplay.entry import without_gradients
 from backplay.errors import UnsupportedError
 from backplay.games.play import Play
 from backplay.kernels.attention import ValueRouting
@@ -30,7 +31,7 @@ from backplay.network.nodes import Input
 def move_entropy(play: Play) -> dict[Node, Tensor]:
     """Of every node that the walk comes to, (B,) float64: the bits of its next move, times the chance to be there."""
     found: dict[Node, Tensor] = {}
-    with torch.inference_mode(False), torch.no_grad():
+    with without_gradients():
         for node, mass in play.visited().items():
             if isinstance(node, Input):
                 continue

@@ -15,6 +15,7 @@ from backplay import zoo
 from backplay.app.library import Model
 from backplay.app.scene import LONGEST, Scene
 from backplay.app.uploads import PREFIX, Uploads
+from backplay.entry import without_gradients
 from backplay.errors import InputError
 from backplay.network import Network
 from backplay.network.captures import Captures
@@ -54,7 +55,7 @@ class Pixels:
     @cached_property
     def predicted(self) -> int:
         """The class that the model answers."""
-        with torch.inference_mode(False), torch.no_grad():
+        with without_gradients():
             return int(self.network.model_logits({self.network.keys[0]: self.x})[0].argmax())
 
     def target(self, wanted: int | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -14,17 +13,15 @@ from backplay.bench import metrics
 from backplay.bench.data import SPLITS
 from backplay.bench.reading import Item
 from backplay.bench.sources import (
+    COMMON,
     KEYS,
-    Contender,
     Params,
+    RunConfig,
     check_params,
-    data_of,
+    common,
     method_of,
-    networks_of,
     opened,
     path_of,
-    relatives,
-    text_of,
     whole,
 )
 
@@ -54,28 +51,16 @@ class Table:
     top: int | None = None  # of "every": so many rows a method, the best by Attribution Localisation
 
 
-@dataclass(frozen=True)
-class Config:
-    """A run, checked."""
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    """A run of the benchmark, checked."""
 
-    name: str
-    paper: str  # the label of the table that it reproduces, or nothing
-    seed: int
-    threads: int
-    retries: int
     draws: int
-    networks: tuple[Contender, ...]
-    data: dict[str, Any]
     metrics: tuple[str, ...]  # of the test
     validation_metrics: tuple[str, ...]
     limits: dict[str, int]  # by metric: only so many samples of each split
     tables: tuple[Table, ...]
     winners: str | None  # the folder of a run whose winners are taken; None: they are selected here
-    text: str  # what the run is known by: equal texts are equal runs
-
-    @property
-    def hash(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def wanted(self, split: str, index: int) -> tuple[str, ...]:
         """The metrics of a sample."""
@@ -87,11 +72,6 @@ class Config:
         return any(table.split == split for table in self.tables)
 
 
-_OPTIONAL = (
-    *("name", "paper", "seed", "threads", "retries", "draws", "metrics", "validation_metrics", "limits", "winners"),
-)
-
-
 def load(path: str | Path, zoo: bool = False, limits: Mapping[str, int] | None = None) -> Config:
     """A config from a file; `zoo` puts the bundled networks and pictures in place of its own.
 
@@ -99,34 +79,22 @@ def load(path: str | Path, zoo: bool = False, limits: Mapping[str, int] | None =
     """
     path = Path(path)
     top = opened(path)
-    keys = top.mapping(KEYS["bench"], _OPTIONAL)
+    keys = top.mapping(KEYS["bench"], (*COMMON, "draws", "metrics", "validation_metrics", "limits", "winners"))
     wanted = _metrics(keys["metrics"]) if "metrics" in keys else metrics.names(metrics.GROUPS)
     selected = _metrics(keys["validation_metrics"]) if "validation_metrics" in keys else metrics.LOCALISATION
     lacking = [name for name in metrics.LOCALISATION if name not in selected]
     if lacking:
         raise keys["validation_metrics"].error(f"lacks {lacking[0]}, which configurations are selected by.")
-    settings = {"kind": "zoo", "name": "zoo"} if zoo else data_of(keys["data"], path.parent)
-    settings |= dict(limits or {})
-    networks = networks_of(keys["models"], path.parent)
-    networks = relatives(networks) if zoo else networks
     winners = path_of(keys["winners"], path.parent) if "winners" in keys else None
-    name = keys["name"].text() if "name" in keys else path.stem
-    looked_up = {"name": name} | ({"winners": winners} if winners is not None else {})
+    looked_up = {} if winners is None else {"winners": winners}
     return Config(
-        name=name,
-        paper=keys["paper"].text() if "paper" in keys else "",
-        seed=whole(keys, "seed", 0, 0),
-        threads=whole(keys, "threads", 1, 1),
-        retries=whole(keys, "retries", 0, 2),
+        **common(path, top, keys, zoo, limits or {}, **looked_up),
         draws=whole(keys, "draws", 1, metrics.DRAWS),
-        networks=networks,
-        data=settings,
         metrics=wanted,
         validation_metrics=selected,
         limits=_limits(keys["limits"]) if "limits" in keys else {},
         tables=tuple(_table(item, wanted) for item in keys["tables"].items()),
         winners=winners,
-        text=text_of(top.plain | looked_up, networks, settings),
     )
 
 

@@ -83,8 +83,8 @@ def _image(sample: Sample) -> np.ndarray:
 
 def _heat(heat: Map) -> np.ndarray:
     """Red speaks for the class, blue against it."""
-    reach = float(np.quantile(np.abs(heat), 0.995)) or float(np.abs(heat).max()) or 1.0
-    scaled = np.clip(heat / reach, -1, 1)[..., None]
+    limit = float(np.quantile(np.abs(heat), 0.995)) or float(np.abs(heat).max()) or 1.0
+    scaled = np.clip(heat / limit, -1, 1)[..., None]
     ends = np.where(scaled >= 0, np.array([178, 24, 43]), np.array([33, 102, 172]))
     return (247 + (ends - 247) * np.abs(scaled)).astype(np.uint8)
 

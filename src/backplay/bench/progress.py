@@ -23,14 +23,14 @@ class RunProgress:
         """Begin a stage of `total` samples, `before` of which an earlier session has done."""
         self.total, self.before, self.what = total, before, what
         self.done = self.failed = 0
-        self.begin = self.told = self.clock()
+        self.begin = self.reported = self.clock()
 
     def advance(self, failed: bool) -> None:
         self.done += 1
         self.failed += failed
         now = self.clock()
-        if now - self.told >= self.every or self.done + self.before == self.total:
-            self.told = now
+        if now - self.reported >= self.every or self.done + self.before == self.total:
+            self.reported = now
             self.tell(self.line(now))
 
     def line(self, now: float) -> str:

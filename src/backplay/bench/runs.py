@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,6 +44,11 @@ class Summary:
     busy: float = 0.0  # seconds inside methods and metrics, all workers together
     workers: int = 1
 
+    @property
+    def words(self) -> str:
+        """How many samples are there now, and how they came."""
+        return f"{self.done} samples computed, {self.before} were there, {self.failed} failed"
+
 
 def refused_first(
     out: str | Path, text: str, resume: bool, engine: str, workers: int | None, address: str | None
@@ -77,17 +83,13 @@ def run(
             stores.write_whole(out / NETWORKS, json.dumps(found, indent=1).encode())
         _adopt(config, out)
         plans = [Plan(config, fits) for fits in fittings(config, out)]
-        machine = start(_order(config), engine, workers, address)
-        try:
+        with closing(start(_order(config), engine, workers, address)) as machine, closing(progress):
             for stage in ("validation", "test"):
                 means = _means(config, out) if stage == "test" else {}
                 cells = [(plan, plan.first() if stage == "validation" else plan.second(means)) for plan in plans]
                 jobs = {job.key: job for plan, part in cells for job in plan.jobs(part, sizes)}
                 alone = [(job,) for job in jobs.values()]
                 work_off(machine, alone, store, config.retries, progress, stage, summary)
-        finally:
-            progress.close()
-            machine.close()
     return summary
 
 

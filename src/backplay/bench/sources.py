@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -49,7 +50,48 @@ def opened(path: Path, command: str = "bench") -> Item:
     return top
 
 
-def text_of(plain: dict[str, Any], networks: Sequence[Contender], data: dict[str, Any]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What every run is given, checked."""
+
+    name: str
+    paper: str  # the label of the table or figure that it reproduces, or nothing
+    seed: int
+    threads: int
+    retries: int
+    networks: tuple[Contender, ...]
+    data: dict[str, Any]
+    text: str  # what the run is known by: equal texts are equal runs
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+COMMON = ("name", "paper", "seed", "threads", "retries")  # keys that every config may have
+
+
+def common(
+    path: Path, top: Item, keys: dict[str, Item], zoo: bool, limits: Mapping[str, int], **looked_up: str
+) -> dict[str, Any]:
+    """The fields of a `RunConfig`; `zoo` puts the bundled networks and pictures in place of the config's own."""
+    data = ({"kind": "zoo", "name": "zoo"} if zoo else data_of(keys["data"], path.parent)) | dict(limits)
+    networks = networks_of(keys["models"], path.parent)
+    networks = relatives(networks) if zoo else networks
+    name = keys["name"].text() if "name" in keys else path.stem
+    return {
+        "name": name,
+        "paper": keys["paper"].text() if "paper" in keys else "",
+        "seed": whole(keys, "seed", 0, 0),
+        "threads": whole(keys, "threads", 1, 1),
+        "retries": whole(keys, "retries", 0, 2),
+        "networks": networks,
+        "data": data,
+        "text": _text_of(top.plain | {"name": name} | looked_up, networks, data),
+    }
+
+
+def _text_of(plain: dict[str, Any], networks: Sequence[Contender], data: dict[str, Any]) -> str:
     """The config with everything that was replaced or looked up, in one spelling."""
     models = [{k: v for k, v in asdict(network).items() if v is not None} for network in networks]
     return yaml().safe_dump(plain | {"models": models, "data": data}, sort_keys=True, allow_unicode=True)

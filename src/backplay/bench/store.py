@@ -137,7 +137,7 @@ def begun(folder: Path) -> bool:
 
 
 def _is_written_here(text: str) -> bool:
-    """Whether a config has the spelling that runs keep theirs in (`sources.text_of`)."""
+    """Whether a config has the spelling that runs keep theirs in (`sources.common`)."""
     y = yaml()
     try:
         return text == y.safe_dump(y.safe_load(text), sort_keys=True, allow_unicode=True)

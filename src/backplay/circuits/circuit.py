@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
-from backplay.circuits.chosen import choose
-from backplay.circuits.tracing import Stage, Tracing
+from backplay.circuits.tracing import Stage, Tracing, choose
 from backplay.entry import entries, entry
 from backplay.errors import InputError, InputTypeError, KeywordError, MissingLibraryError
 from backplay.games import Play
@@ -66,8 +63,8 @@ class Circuit(Pictured):
 
     def __repr__(self) -> str:
         groups = sum(node.kind == "group" for node in self.nodes)
-        told = f"{groups} {self.by}s of {', '.join(self.layers)}; {len(self.edges)} edges"
-        return f"Circuit({told}, {self.left_out:.1%} of all walks left out)"
+        size = f"{groups} {self.by}s of {', '.join(self.layers)}; {len(self.edges)} edges"
+        return f"Circuit({size}, {self.left_out:.1%} of all walks left out)"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and strings."""
@@ -127,11 +124,10 @@ def circuit(
         raise KeywordError(f"keep={keep!r} is out of range: it must be a number > 0 and <= 1.")
     if isinstance(sample, bool) or not isinstance(sample, int) or not 0 <= sample < len(play.value):
         raise InputError(f"sample {sample!r} is out of range: the play holds samples 0 to {len(play.value) - 1}.")
-    with torch.inference_mode(False), torch.no_grad():
-        layers = _layers(play, nodes, check_by(by))
-        found = Tracing(play, layers, float(keep), sample).run()
-    made = tuple(CircuitNode(**node) for node in found.nodes)
-    edges = tuple(CircuitEdge(**edge) for edge in found.edges)
+    layers = _layers(play, nodes, check_by(by))
+    traced = Tracing(play, layers, float(keep), sample).run()
+    made = tuple(CircuitNode(**node) for node in traced.nodes)
+    edges = tuple(CircuitEdge(**edge) for edge in traced.edges)
     return Circuit(tuple(layer.name for layer in layers), by, float(keep), made, edges, repr(play))
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from backplay.circuits.chosen import choose
-from backplay.circuits.references import read_references
+from backplay.circuits.tracing import choose
 from backplay.entry import entries, entry
-from backplay.errors import InputError, InputTypeError, list_words
+from backplay.errors import InputError, InputTypeError, MissingFileError, list_words
 from backplay.games import Play
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.keywords import Number
@@ -55,9 +55,9 @@ class Concepts(Pictured):
     strongest: Mapping[int, Strongest] = field(default_factory=dict[int, Strongest])  # by the number of the group
 
     def __repr__(self) -> str:
-        told = [f"{int(i)} ({float(r):.3g})" for i, r in zip(self.index[0], self.relevance[0], strict=True)]
+        ranked = [f"{int(i)} ({float(r):.3g})" for i, r in zip(self.index[0], self.relevance[0], strict=True)]
         several = f" of sample 0 of {len(self.index)}" if len(self.index) > 1 else ""
-        return f"Concepts({self.by}s {list_words(told)} of {self.layer!r}{several})"
+        return f"Concepts({self.by}s {list_words(ranked)} of {self.layer!r}{several})"
 
 
 @entry
@@ -76,11 +76,10 @@ def concepts(
     k, n = Number(8, 1).check("k", k), Number(4, 1).check("n", n)
     chosen = choose(play, node, check_by(by))
     images = None if references is None else read_references(references, play)
-    with torch.inference_mode(False), torch.no_grad():
-        groups = groups_of(play.network, chosen, by, play.solved)
-        sums = relevance_of(play, groups)
-        index = sums.abs().topk(min(k, groups.count), 1).indices
-        maps = [_through(play, groups, index[:, rank]) for rank in range(index.shape[1])]
+    groups = groups_of(play.network, chosen, by, play.solved)
+    sums = relevance_of(play, groups)
+    index = sums.abs().topk(min(k, groups.count), 1).indices
+    maps = [_through(play, groups, index[:, rank]) for rank in range(index.shape[1])]
     layer = node if isinstance(node, str) else node.name
     strongest = {} if images is None else _strongest(play, layer, by, images, index, n)
     return Concepts(play, layer, by, index, sums.gather(1, index), sums.sum(1), maps, strongest)
@@ -116,17 +115,57 @@ def _strongest(play: Play, layer: str, by: str, images: Tensor, index: Tensor, n
     with Progress("playing references", len(images)) as progress:
         for part in images.split(size):
             one = game.play(part)
-            with torch.inference_mode(False), torch.no_grad():
-                groups = groups_of(one.network, choose(one, layer, by), by, one.solved)
-                known.append(relevance_of(one, groups).cpu())
+            groups = groups_of(one.network, choose(one, layer, by), by, one.solved)
+            known.append(relevance_of(one, groups).cpu())
             progress.advance(len(part))
         sums = torch.cat(known)
         if sums.shape[1] <= int(index.max()):
             raise InputError(f"the references have {sums.shape[1]} {by}s at {layer!r}; give images of the play's size.")
-        found: dict[int, Strongest] = {}
+        strongest: dict[int, Strongest] = {}
         for group in index.unique().tolist():
             best = sums[:, group].topk(min(n, len(images)))
             x = images[best.indices]
             maps = game.play(x).through(layer, group, by).attribution()
-            found[group] = Strongest(best.indices, x, best.values, maps)
-    return found
+            strongest[group] = Strongest(best.indices, x, best.values, maps)
+    return strongest
+
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+
+
+def read_references(given: Any, play: Play) -> Tensor:
+    """(N, …) images as the play's model takes them."""
+    if len(play.network.inputs) != 1 or not isinstance(play.inputs.pack([play.x]), Tensor):
+        raise InputError("references need a model that takes one tensor of images; leave them out.")
+    if isinstance(given, (str, Path)):
+        images = _folder(Path(given), play)
+    elif isinstance(given, (list, tuple)):
+        images = torch.stack(list(given)) if given and all(isinstance(g, Tensor) for g in given) else None
+    else:
+        images = getattr(given, "x", given)  # a batch of the zoo
+    if not isinstance(images, Tensor):
+        raise InputTypeError(
+            f"references of type {type(given).__name__}: give a batch of images, a list of them, or a folder."
+        )
+    if images.ndim != play.x.ndim or not len(images):
+        raise InputError(
+            f"references of shape {tuple(images.shape)}: give a batch of images like {tuple(play.x.shape[1:])}."
+        )
+    return images.detach().to(play.x)
+
+
+def _folder(path: Path, play: Play) -> Tensor:
+    from backplay.models.loaded import loaded_from  # with libraries of pictures, which others need not have
+
+    loaded = loaded_from(play.network.model)
+    if loaded is None:
+        raise InputError(
+            f"nobody knows how pictures in {path} are made ready for this model; load it with backplay.models.load, "
+            "or give a tensor."
+        )
+    if not path.is_dir():
+        raise MissingFileError(f"{path} is no folder; give a folder of photographs.")
+    files = sorted(p for p in path.iterdir() if p.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise MissingFileError(f"{path} holds no photographs; give a folder with JPEG, PNG, TIFF, WebP or BMP files.")
+    return torch.stack([loaded.photograph(file) for file in files])

@@ -23,7 +23,7 @@ class Box:
     """One group, several small ones together, the root or the input."""
 
     label: str
-    told: str  # the whole story, in a line
+    tooltip: str  # the whole story, in a line
     x: float
     y: float  # its upper end
     height: float
@@ -38,7 +38,7 @@ class Band:
     y: tuple[float, float]
     thickness: float
     tone: float | None
-    told: str
+    tooltip: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _boxes(x: float, stage: Sequence[CircuitNode]) -> dict[str, Box]:
         parts.append(others)
     whole = sum(n.mass for n in stage) or 1.0
     free = 1 - GAP * (len(parts) - 1) - THINNEST * len(parts)
-    found: dict[str, Box] = {}
+    boxes: dict[str, Box] = {}
     y = 0.0
     for part in parts:
         mass = sum(n.mass for n in part)
@@ -97,9 +97,9 @@ def _boxes(x: float, stage: Sequence[CircuitNode]) -> dict[str, Box]:
         label = _label(part)
         named = label if part[0].index is not None or part[0].kind in ("rest", "group") else ""  # the column says it
         box = Box(named, f"{label}: {percent(mass)} of walks", x, y, height, _tone(part))
-        found |= {n.name: box for n in part}
+        boxes |= {n.name: box for n in part}
         y += height + GAP
-    return found
+    return boxes
 
 
 def _label(part: Sequence[CircuitNode]) -> str:
@@ -135,20 +135,20 @@ def _bands(circuit: Circuit, boxes: dict[str, Box]) -> list[Band]:
         starts = one.y + used.get((one, 0), 0.0), other.y + used.get((other, 1), 0.0)
         used[one, 0] = used.get((one, 0), 0.0) + ends[0]
         used[other, 1] = used.get((other, 1), 0.0) + ends[1]
-        told = f"{_name(one)} → {_name(other)}: {percent(mass)} of walks"
-        bands.append(Band((one.x, other.x), starts, thickness, _tone(edges), told))
+        tooltip = f"{_name(one)} → {_name(other)}: {percent(mass)} of walks"
+        bands.append(Band((one.x, other.x), starts, thickness, _tone(edges), tooltip))
     return bands
 
 
 def _name(box: Box) -> str:
-    return box.told.rpartition(":")[0]
+    return box.tooltip.rpartition(":")[0]
 
 
 def _sums(masses: dict[tuple[Box, Box], float], side: int) -> dict[Box, float]:
-    found: dict[Box, float] = {}
+    totals: dict[Box, float] = {}
     for pair, mass in masses.items():
-        found[pair[side]] = found.get(pair[side], 0.0) + mass
-    return found
+        totals[pair[side]] = totals.get(pair[side], 0.0) + mass
+    return totals
 
 
 def percent(share: float) -> str:

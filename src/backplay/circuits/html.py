@@ -22,10 +22,10 @@ def drawn(circuit: Circuit) -> str:
     parts = [_band(band, steps) for band in geometry.bands]
     parts += [_box(box, steps) for box in geometry.boxes]
     parts += [_column(column, steps) for column in geometry.columns]
-    told = escape(repr(circuit))
+    summary = escape(repr(circuit))
     return (
-        f'<div style="{_FRAME}"><svg role="img" aria-label="{told}" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}">{"".join(parts)}</svg><div style="font-size:12px;color:#555">{told}<br>'
+        f'<div style="{_FRAME}"><svg role="img" aria-label="{summary}" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}">{"".join(parts)}</svg><div style="font-size:12px;color:#555">{summary}<br>'
         f"{escape(circuit.title)}<br>Red: + is ahead; blue: − is. Thickness: share of the walks that come to a layer."
         "</div></div>"
     )
@@ -49,7 +49,7 @@ def _band(band: Band, steps: int) -> str:
         f"C{middle:.1f} {y1 + thick:.1f} {middle:.1f} {y0 + thick:.1f} {x0:.1f} {y0 + thick:.1f}z"
     )
     colour, strength = hue(band.tone)
-    return f'<path d="{path}" fill="{colour}" fill-opacity="{strength:.2f}"><title>{escape(band.told)}</title></path>'
+    return f'<path d="{path}" fill="{colour}" fill-opacity="{strength:.2f}">{_title(band.tooltip)}</path>'
 
 
 def _box(box: Box, steps: int) -> str:
@@ -61,7 +61,7 @@ def _box(box: Box, steps: int) -> str:
     )
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{_BOX}" height="{height:.1f}" fill="{colour}">'
-        f"<title>{escape(box.told)}</title></rect>{text}"
+        f"{_title(box.tooltip)}</rect>{text}"
     )
 
 
@@ -71,3 +71,8 @@ def _column(column: Column, steps: int) -> str:
         f'<text x="{x:.1f}" y="16" font-size="13" font-weight="600">{escape(column.name)}</text>'
         f'<text x="{x:.1f}" y="32" font-size="11" fill="#555">{escape(column.note)}</text>'
     )
+
+
+def _title(tooltip: str) -> str:
+    """What a browser shows under the pointer."""
+    return f"<title>{escape(tooltip)}</title>"

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backplay.errors import NEVER_WALKED, InputError
 from backplay.games import Play
 from backplay.kernels.kernel import DIFFERENCE, TOTAL, WALK, Measure
 from backplay.network import Node
-from backplay.network.groups import Groups
+from backplay.network.groups import Groups, find_grouped
 from backplay.network.mass import Mass
 from backplay.network.nodes import Input
 from backplay.progress import Progress
@@ -118,7 +119,7 @@ class Tracing:
         sent = self._sent[layer.node]
         if not sent:
             return []
-        sums = torch.stack([found for _, found in sent]).sum(0).cpu()  # (3, groups)
+        sums = torch.stack([shares for _, shares in sent]).sum(0).cpu()  # (3, groups)
         kept = largest(sums[0], self.keep)
         rest = torch.ones(layer.groups.count, dtype=torch.bool)
         rest[kept] = False
@@ -126,10 +127,10 @@ class Tracing:
             self._node(layer, layer.group(index), "group", index, sums[:, index])
         if bool((sums[0][rest] > 0).any()):
             self._node(layer, f"{layer.name}[rest]", "rest", None, sums[:, rest].sum(1))
-        for source, found in sent:
-            found = found.cpu()
-            targets = [(layer.group(k), found[:, k]) for k in kept]
-            targets.append((f"{layer.name}[rest]", found[:, rest].sum(1)))
+        for source, shares in sent:
+            shares = shares.cpu()
+            targets = [(layer.group(k), shares[:, k]) for k in kept]
+            targets.append((f"{layer.name}[rest]", shares[:, rest].sum(1)))
             for target, held in targets:
                 if float(held[0]) > 0:
                     self.edges.append({"source": source, "target": target} | _held(held.tolist()))
@@ -174,3 +175,16 @@ def largest(masses: Tensor, keep: float) -> list[int]:
 
 def _held(sums: Sequence[float]) -> dict[str, float]:
     return dict(zip(("mass", "total", "difference"), sums, strict=True))
+
+
+def choose(play: Play, name: str | Node, by: str) -> Node:
+    """The node or module of a name, if walks stand at its output."""
+    node = find_grouped(play.network, name, by)
+    if node not in play.network.carrying:
+        raise InputError(f"{name!r} is {NEVER_WALKED}.")
+    for other in (n for n in play.passed(DIFFERENCE).masses if not isinstance(n, Input)):
+        if play.kernel(other).crosses(node):
+            raise InputError(
+                f"{name!r} is crossed inside attention, where walks do not stand; name {other.name!r} instead."
+            )
+    return node

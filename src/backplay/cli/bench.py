@@ -48,8 +48,7 @@ def run_config(
     if json_asked():
         print_json(vars(summary))
     else:
-        done = f"{summary.done} samples computed, {summary.before} were there, {summary.failed} failed"
-        print(f"{done}; rows and tables: backplay bench table {out}")
+        print(f"{summary.words}; rows and tables: backplay bench table {out}")
     return 0 if summary.failed == 0 else 3
 
 

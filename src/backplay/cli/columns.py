@@ -138,9 +138,9 @@ def file_name(columns: Sequence[Column], more: Mapping[str, Any]) -> str:
         own = [column.given for column in columns if column.asked == asked]
         values = {k: ",".join(dict.fromkeys(words(given[k]) for given in own)) for k in own[0]}
         parts.append("-".join([asked, *(f"{k}={v}" for k, v in values.items())]))
-    told = "-".join(["+".join(parts), *(f"{k}={words(v)}" for k, v in more.items() if v is not None)])
-    safe = re.sub(r"[^\w.,+=-]+", "_", told)
+    name = "-".join(["+".join(parts), *(f"{k}={words(v)}" for k, v in more.items() if v is not None)])
+    safe = re.sub(r"[^\w.,+=-]+", "_", name)
     if len(safe.encode()) <= _LONGEST:
         return safe
-    digest = hashlib.sha256(told.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{safe.encode()[: _LONGEST - 9].decode(errors='ignore')}-{digest}"

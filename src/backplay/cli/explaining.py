@@ -15,6 +15,7 @@ from backplay import models
 from backplay.cli.arriving import ArrivingPlay, SpentPass
 from backplay.cli.columns import GAMES, Column
 from backplay.cli.layers import Laid, check_map, laid_out
+from backplay.entry import without_gradients
 from backplay.errors import InputError, UnsupportedError, suggestion
 from backplay.games.batches import check_finite
 from backplay.games.play import Play
@@ -118,7 +119,7 @@ class Explaining:
         games = [column for column in self.columns if not isinstance(ready.players[column], bp.Explainer)]
         games.sort(key=lambda column: ready.players[column].forward() != ())  # on the network's own forward pass first
         others = [column for column in self.columns if column not in games]
-        with torch.inference_mode(False), torch.no_grad():
+        with without_gradients():
             subject = Subject.of(ready.network, xs, self.target) if others else None
             passed = SpentPass(ready.network, inputs, ready.network.weights())
             if subject is None:
@@ -203,9 +204,9 @@ def check_classes(network: bp.Network, target: int | None, against: int | None) 
 
 def _warn_of_preset(column: Column, network: bp.Network) -> None:
     """A preset says which architecture it is for, and warns elsewhere."""
-    told = column.preset.misfit(network) if column.preset is not None else None
-    if told is not None:
-        warnings.warn(f"{column.asked}: {told}", stacklevel=2)
+    misfit = column.preset.misfit(network) if column.preset is not None else None
+    if misfit is not None:
+        warnings.warn(f"{column.asked}: {misfit}", stacklevel=2)
 
 
 def class_number(option: str, text: str, loaded: models.Loaded) -> int:

@@ -82,7 +82,7 @@ def describe(
     players are told their values, and no mass goes through them.
     """
     classes = loaded.classes if isinstance(loaded, models.Loaded) else range(network.output.shape[-1])
-    told = [node.operator for node in network.nodes if getattr(node, "unsupported", False)]
+    unsupported = [node.operator for node in network.nodes if getattr(node, "unsupported", False)]
     return {
         "model": loaded.source,
         "classes": len(classes) if classes else None,
@@ -97,7 +97,7 @@ def describe(
             for node, known in zip(network.nodes, _modes(network, modes), strict=True)
         ],
         "kinds": dict(Counter(node.kind for node in network.nodes)),
-        "unsupported": sorted(set(told)),
+        "unsupported": sorted(set(unsupported)),
     }
 
 

@@ -53,8 +53,8 @@ def _found(network: bp.Network, layer: str) -> Node:
     try:
         return network.find(layer)
     except BackplayError as error:
-        told = str(error).partition(";")[0]
-        raise InputError(f"--layer {layer}: {told}; `backplay inspect` lists all names.") from error
+        reason = str(error).partition(";")[0]
+        raise InputError(f"--layer {layer}: {reason}; `backplay inspect` lists all names.") from error
 
 
 def _holds(node: Node, patches: Patches) -> bool:

@@ -61,12 +61,11 @@ def weights_option(about: str, multiple: bool = False) -> Decorator:
     return click.option("--weights", metavar="FILE", multiple=multiple, help=about, type=click.Path())
 
 
-def out_option(default: str | None = None, about: str = "Folder for the results.") -> Decorator:
+def out_option(default: str | None = None) -> Decorator:
     """`-o DIR`."""
     shown: dict[str, Any] = {} if default is None else {"default": Path(default), "show_default": True}
-    return click.option(
-        "-o", "--out", required=default is None, metavar="DIR", type=click.Path(path_type=Path), help=about, **shown
-    )
+    about = {"metavar": "DIR", "help": "Folder for the results.", "type": click.Path(path_type=Path)}
+    return click.option("-o", "--out", required=default is None, **about, **shown)
 
 
 _RUN = (

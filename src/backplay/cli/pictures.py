@@ -53,10 +53,10 @@ def explain(
     silent = share is None and len(paths) > FEW and any(column.method in GAMES for column in columns)
     share = len(paths) <= FEW if share is None else share
     asked: dict[str, Any] = {"target": target, "against": against} | ({} if share else {"share": False})
-    run, told = open_run(out, (".png", ".npz"), model, weights, columns, asked)
+    run, parameters = open_run(out, (".png", ".npz"), model, weights, columns, asked)
     items = {path: Item(str(path.resolve()), path.stem) for path in paths}
     with Bar(f"loading {model}", len(paths)) as bar:
-        job = Job(run, items, told, bar)
+        job = Job(run, items, parameters, bar)
         todo = [path for path in paths if not job.skip(path)]
         loaded = None
         if todo:
@@ -101,7 +101,7 @@ class Job:
 
     run: RunFolder
     items: dict[Path, Item]
-    told: str  # the part of file names that carries the parameters
+    parameters: str  # the part of file names that carries the parameters
     bar: Bar
     reports: dict[Path, dict[str, Any]] = field(default_factory=dict[Path, dict[str, Any]])
     failed: dict[Path, str] = field(default_factory=dict[Path, str])
@@ -133,7 +133,7 @@ class Job:
                 for batch in self._batches(loaded, todo, explaining):
                     answers = list(self._answers(batch, explaining))
                     if answers:  # the first of them: all names at once
-                        self.run.claim({self.items[path]: self.digests[path] for path in todo}, self.told)
+                        self.run.claim({self.items[path]: self.digests[path] for path in todo}, self.parameters)
                     for path, answer in answers:
                         files = self.run.files(self.items[path])
                         waiting.append((path, draughtsman.submit(write, path, answer, loaded, files, printer)))
@@ -180,11 +180,12 @@ class Job:
 
     def fail(self, path: Path, error: BackplayError) -> None:
         """Report a photograph that cannot be explained; the rest goes on."""
-        told = " ".join(str(error).split()) or first_line(error)
-        self.failed[path] = told
+        reason = " ".join(str(error).split()) or first_line(error)
+        self.failed[path] = reason
         self.bar.advance(1)
         with aside():
-            print(f"backplay explain: {told if str(path) in told else f'{path}: {told}'}", file=sys.stderr, flush=True)
+            named = reason if str(path) in reason else f"{path}: {reason}"
+            print(f"backplay explain: {named}", file=sys.stderr, flush=True)
 
     def _finish(self, path: Path, drawn: Future[dict[str, Any]]) -> None:
         report = drawn.result()

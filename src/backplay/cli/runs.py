@@ -86,11 +86,11 @@ class RunFolder:
         stem = self.items[item.key]["stem"]
         return [self.out / f"{stem}{suffix}" for suffix in self.suffixes]
 
-    def claim(self, digests: Mapping[Item, str], told: str) -> None:
+    def claim(self, digests: Mapping[Item, str], parameters: str) -> None:
         """Make the files of some items the run's own: names that no other file has, written down before they are used.
 
         An item that holds something else than before, by its digest, gets new names, and its earlier results stay.
-        `told` is the part of a name that carries the parameters.
+        `parameters` is the part of a name that carries the parameters.
         """
         items = [item for item, digest in digests.items() if self.items.get(item.key, {}).get("sha256") != digest]
         if not items and self.record is not None:
@@ -100,7 +100,7 @@ class RunFolder:
             self.record = _new_record(self.out)
         taken = {version["stem"] for entry in self.items.values() for version in _versions(entry)}
         for item in items:
-            stem = self._free(f"{item.name}-{told}", taken)
+            stem = self._free(f"{item.name}-{parameters}", taken)
             taken.add(stem)
             earlier = _versions(self.items.get(item.key, {}))
             self.items[item.key] = {"stem": stem, "sha256": digests[item]} | ({"earlier": earlier} if earlier else {})

@@ -38,17 +38,16 @@ def run_config(
     images: int | None,
 ) -> int:
     from backplay.sanity import config as configs
-    from backplay.sanity import report, runs
+    from backplay.sanity import runs
 
     if images is not None and images < 1:
         raise KeywordError(f"--images takes 1 or more, got {images}.")
     summary = runs.run(configs.load(config, zoo, images), out, engine_of(engine, workers), workers, address, resume)
-    written = [str(path) for path in report.write(out)]
+    written = [str(path) for path in runs.write(out)]
     if json_asked():
         print_json(vars(summary) | {"written": written})
     else:
-        done = f"{summary.done} samples computed, {summary.before} were there, {summary.failed} failed"
-        print(f"{done}; {len(written)} tables and figures are in {out}: {', '.join(report.FOLDERS)}")
+        print(f"{summary.words}; {len(written)} tables and figures are in {out}: {', '.join(runs.FOLDERS)}")
     return 0 if summary.failed == 0 else 3
 
 
@@ -82,9 +81,9 @@ def show_tables(run: str, form: str, out: str | None) -> int:
 @click.option("-o", "--out", metavar="DIR", help="Where to write them (default: RUN/figures).")
 @json_option
 def draw_figures(run: str, forms: Sequence[str], out: str | None) -> int:
-    from backplay.sanity import figures, report
+    from backplay.sanity import figures, runs
 
-    target = check_folder(Path(run, report.FIGURES) if out is None else Path(out))
+    target = check_folder(Path(run, runs.FIGURES) if out is None else Path(out))
     written = [str(path) for path in figures.save(figures.draw(run), target, list(forms))]
     if json_asked():
         print_json(written)

@@ -38,7 +38,7 @@ def explain(
 ) -> tuple[dict[str, Any], int]:
     """The report of a run, and its exit code: 3 where some texts failed, 1 where all of them did."""
     asked = {"target": target, "against": against, "position": position}
-    run, told = open_run(out, (".html", ".json"), model, weights, columns, asked)
+    run, parameters = open_run(out, (".html", ".json"), model, weights, columns, asked)
     items = [Item(text, _slug(text)) for text in dict.fromkeys(texts)]
     todo = [item for item in items if not run.is_done(item, _digest(item))]
     failed: dict[str, str] = {}
@@ -54,7 +54,7 @@ def explain(
                     with aside():
                         print(f"backplay explain: {item.key[:40]!r}: {failed[item.key]}", file=sys.stderr, flush=True)
                     continue
-                run.claim({item: _digest(item)}, told)
+                run.claim({item: _digest(item)}, parameters)
                 run.done(item, _digest(item), _write(item, maps, run.files(item)))
             _say(run.report(item))
             bar.advance(1)

@@ -69,8 +69,7 @@ def targets_of(network: Network, given: Arguments, target: Target) -> Tensor:
     def find(part: Arguments, wanted: Any) -> list[Tensor]:
         return [read_target(wanted, network.model_logits(part), part).given]
 
-    with torch.inference_mode(False), torch.no_grad():
-        return in_parts(network, given, target, find, "reading targets")[0]
+    return in_parts(network, given, target, find, "reading targets")[0]
 
 
 def _part(target: Target, network: Network, batch: int, part: slice) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-import torch
 from torch import Tensor
 
 from backplay.entry import entry
@@ -141,8 +140,7 @@ class Game(ABC, Generic[M]):
         hidden neuron, by its index without the batch (S26b). None is the class with the largest logit.
         """
         network, inputs = self.prepare(x, additional_forward_args)
-        with torch.inference_mode(False), torch.no_grad():
-            return Play(self, network, inputs, target)
+        return Play(self, network, inputs, target)
 
     @entry
     def plays(self, x: Inputs, targets: Sequence[Any] | Tensor, additional_forward_args: Any = None) -> list[Play]:
@@ -178,8 +176,7 @@ class Game(ABC, Generic[M]):
             maps = check_finite(play.maps())
             return [*maps, sum((m.flatten(1).sum(1) for m in maps), -play.value)]
 
-        with torch.inference_mode(False), torch.no_grad():
-            *maps, delta = in_parts(network, inputs, target, explain, "playing", internal_batch_size)
+        *maps, delta = in_parts(network, inputs, target, explain, "playing", internal_batch_size)
         return (inputs.pack(maps), delta) if return_convergence_delta else inputs.pack(maps)
 
     @entry

@@ -10,7 +10,7 @@ from backplay.network import Network, Node
 from backplay.network.attention import Attention
 from backplay.network.nodes import Affine, Gate, Sum
 
-# the nodes at which each keyword acts; those that are not here speak of the whole game
+# the kinds of nodes and the keywords that act there; keywords that are not here hold for the whole game
 _ACTING: dict[type[Node], tuple[str, ...]] = {
     Affine: ("alpha", "beta", "epsilon", "tau", "bias", "empty_stream"),
     Attention: ("attention", "attention_risk", "attention_score"),

@@ -1,16 +1,49 @@
-"""The keywords of the games (sec:modes): what each may be, frozen once a game is made."""
+"""The keywords of the games (sec:modes), for all of the network or by layer: what each may be, frozen in a game."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 from backplay.errors import KeywordError, suggestion
-from backplay.games.layers import Layers
 from backplay.keywords import ByLayer, Choice, Keyword, Number
 from backplay.network import Network, Node
 from backplay.network.patterns import check_patterns, fitting
+
+
+class Layers(Mapping[str, Mapping[str, Any]]):
+    """`{pattern: {keyword: value}}` in the order in which it was given, read-only as all modes of a game are."""
+
+    def __init__(self, given: Mapping[str, Mapping[str, Any]]) -> None:
+        self._keywords = {pattern: tuple(inner.items()) for pattern, inner in given.items()}
+
+    def __getitem__(self, pattern: str) -> Mapping[str, Any]:
+        return dict(self._keywords[pattern])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keywords)
+
+    def __len__(self) -> int:
+        return len(self._keywords)
+
+    def __eq__(self, other: object) -> bool:
+        """Later patterns win: other orders are other modes."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        given: Mapping[Any, Any] = other
+        return list(self.items()) == list(given.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._keywords))
+
+    def __repr__(self) -> str:
+        return repr(self.to_dict())
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """The same as plain dicts."""
+        return {pattern: dict(inner) for pattern, inner in self._keywords.items()}
 
 
 def keyword(accepts: Number | Choice, whole: bool = False) -> Any:
@@ -33,7 +66,8 @@ class Modes:
     gate_noise: float = keyword(Number(1.0, 0, strict=True, note='idle unless gate="noisy"'))
     layers: Layers | None = None  # keywords that hold in some modules instead
 
-    idle: ClassVar[dict[str, tuple[str, str]]] = {"gate_noise": ("gate", "exact")}  # keywords, and what stills them
+    # a keyword that has no effect while another has some value: (that keyword, that value)
+    idle: ClassVar[dict[str, tuple[str, str]]] = {"gate_noise": ("gate", "exact")}
 
     def __post_init__(self) -> None:
         for name, accepts in self.accepts().items():
@@ -53,8 +87,8 @@ class Modes:
 
     def at(self, node: Node) -> Self:
         """The modes that hold at a node: those of the game, changed by each pattern that means it in turn."""
-        found: Any = self if self.layers is None else _changed(self, fitting(self.layers, node))
-        return found
+        modes: Any = self if self.layers is None else _changed(self, fitting(self.layers, node))
+        return modes
 
     def anywhere(self, name: str) -> set[Any]:
         """The values that a keyword has in the game and in its layers."""
@@ -71,10 +105,10 @@ class Modes:
             return None
         check_patterns("layers", self.layers, network.nodes)
         try:
-            found = {self.at(node) for node in network.nodes}
+            everywhere = {self.at(node) for node in network.nodes}
         except KeywordError as error:
             raise KeywordError(f"layers: {error}") from None
-        return next((said for modes in found if (said := modes.warning()) is not None), None)
+        return next((said for modes in everywhere if (said := modes.warning()) is not None), None)
 
     def check_idle(self) -> None:
         """Refuse a keyword that cannot act beside the others.

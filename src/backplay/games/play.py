@@ -177,8 +177,7 @@ class Play(Pictured):
         """The pass of one measure, run once."""
         if measure not in self._passes:
             self.ready()
-            with torch.inference_mode(False), torch.no_grad():
-                self._passes[measure] = pull(self.network, self.kernel, self.start, self.root(measure), measure)
+            self._passes[measure] = pull(self.network, self.kernel, self.start, self.root(measure), measure)
         return self._passes[measure]
 
     def visited(self) -> Mapping[Node, Mass]:
@@ -189,8 +188,7 @@ class Play(Pictured):
         """Mass of a measure at the output of a node or module, at a V projection `Γ^V` included (S23)."""
         node = self.network.find(name)
         masses = self.passed(measure).masses
-        with torch.inference_mode(False), torch.no_grad():
-            through = crossing(self, node, measure)
+        through = crossing(self, node, measure)
         here = masses.get(node, through) or no_mass(self, node)
         return here if through is None or node not in masses else here.plus(through)
 
@@ -203,8 +201,7 @@ class Play(Pictured):
             else:
                 self.ready()
                 first = self.root(DIFFERENCE) if root is None else root
-                with torch.inference_mode(False), torch.no_grad():
-                    self._map = pull(self.network, self.kernel, self.start, first, DIFFERENCE, keep=False)
+                self._map = pull(self.network, self.kernel, self.start, first, DIFFERENCE, keep=False)
         return self._map.masses[source] if source in self._map.masses else no_mass(self, source)
 
     def maps(self) -> list[Tensor]:
@@ -254,15 +251,13 @@ class Play(Pictured):
             raise InputError(
                 f"{node.name!r} holds {self.solved[node].dtype}, no values of the game; name another node."
             )
-        with torch.inference_mode(False), torch.no_grad():
-            return self.game.state_values(node, self.solved)
+        return self.game.state_values(node, self.solved)
 
     def attention(self, name: str | Node) -> Tensor:
         """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""
         node = attention_inside(self.network, name)
         self.ready()
-        with torch.inference_mode(False), torch.no_grad():
-            weight = node.weight(self.solved)
+        weight = node.weight(self.solved)
         return node.queries_first(weight)
 
     def policy(self, name: str | Node, element: tuple[int, ...] | None = None) -> Any:
@@ -309,8 +304,7 @@ class Play(Pictured):
         n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
         if not isinstance(arriving, bool):
             raise KeywordError(f"arriving={arriving!r} is out of range: it must be True or False.")
-        with torch.inference_mode(False), torch.no_grad():
-            return sample(self, n, seed, arriving)
+        return sample(self, n, seed, arriving)
 
     def through(self, name: str | Node, states: Any, by: str = "channel") -> SubPlay:
         """The walks that stand in chosen states of a node or module, discounts and players included (S26c).
@@ -338,8 +332,7 @@ class Play(Pictured):
 
     @cached_property
     def _health(self) -> Health:
-        with torch.inference_mode(False), torch.no_grad():
-            return examine(self)
+        return examine(self)
 
     def replayed_logits(self) -> Tensor:
         """The captured program's answer, undeformed by any mode."""

@@ -50,8 +50,8 @@ class Preset:
         """Why the preset is not meant for a network; None if it is."""
         for kind, wanted in _LOOKS[self.architecture].items():
             if _has(network, kind) is not wanted:
-                found = f"{'no ' if wanted else ''}{_WORDS[kind]}"
-                return f"this preset ({self.purpose}) was selected on {self.architecture}; this network has {found}."
+                has = f"{'no ' if wanted else ''}{_WORDS[kind]}"
+                return f"this preset ({self.purpose}) was selected on {self.architecture}; this network has {has}."
         return None
 
 

@@ -88,8 +88,8 @@ class Reynolds:
             return one_a_sample(target, len(x))
         fix: Any = getattr(self.game, "targets", None)
         if callable(fix):
-            found: Any = fix(x, target)
-            return list(found)
+            targets: Any = fix(x, target)
+            return list(targets)
         if target is None:
             raise InputError("give a target: this method cannot tell which one it would explain.")
         try:
@@ -103,7 +103,7 @@ class Reynolds:
         return classes.expand(len(x)).tolist()
 
     def _one(self, image: Tensor, target: Any, bar: Progress, size: int | None) -> Tensor:
-        draws = self._draws(image)
+        draws = Draws(self, image.shape[-2:])
         total, weight = torch.zeros((), dtype=image.dtype), torch.zeros_like(image[:, :1])
         game: Any = self.game
         at_once = size or (int(game.together(image)) if hasattr(game, "together") else MANY)
@@ -111,7 +111,8 @@ class Reynolds:
             chunk = range(start, min(start + at_once, self.n))
             moved = torch.cat([self._noisy(draws.apply(k, image), draws, k) for k in chunk])
             repeated = torch.stack([target] * len(chunk)) if isinstance(target, Tensor) else [target] * len(chunk)
-            maps = self.game.attribute(moved, repeated)
+            with torch.enable_grad():  # another library's method may need derivatives; games switch them off again
+                maps = self.game.attribute(moved, repeated).detach()
             if maps.shape[-2:] != moved.shape[-2:]:
                 raise InputError(
                     f"Reynolds carries maps of the image's size back, {tuple(moved.shape[-2:])}; these are "
@@ -130,9 +131,6 @@ class Reynolds:
         t = float(draws.time[k]) * self.noise
         noise = torch.randn(moved.shape, generator=draws.generator, dtype=torch.float64).to(moved)
         return (1 - t) * moved + math.sqrt(1 - (1 - t) ** 2) * noise
-
-    def _draws(self, image: Tensor) -> Draws:
-        return Draws(self, image.shape[-2:])
 
 
 class Draws:

@@ -88,17 +88,17 @@ def robustness(
     game = StoppingGame(model)
     network, inputs = game.prepare(x, additional_forward_args)
     noisy = list(_noisy(inputs, noise, n, seed))
-    with torch.inference_mode(False), torch.no_grad(), Progress("playing with noise", len(thetas) * n) as progress:
-        found = [_answer(game.replace(softplus=t or None), network, inputs, target, noisy, progress) for t in thetas]
-    bounds = [row.curvature for row in found]
+    with Progress("playing with noise", len(thetas) * n) as progress:
+        answers = [_answer(game.replace(softplus=t or None), network, inputs, target, noisy, progress) for t in thetas]
+    bounds = [row.curvature for row in answers]
     known = [b for b in bounds if isinstance(b, Tensor)]
     return Robustness(
         thetas,
         noise,
         torch.stack([_size([a - b for a, b in zip(_tensors(y), _tensors(inputs), strict=True)]) for y in noisy], 1),
-        torch.stack([row.distance for row in found]),
-        torch.stack([row.size for row in found]),
-        torch.stack([row.change for row in found]),
+        torch.stack([row.distance for row in answers]),
+        torch.stack([row.size for row in answers]),
+        torch.stack([row.change for row in answers]),
         torch.stack(known) if len(known) == len(bounds) else None,
         next((b for b in bounds if isinstance(b, str)), ""),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,23 +13,22 @@ from backplay.games.game import Game, Model
 from backplay.games.modes import Modes, RoutingModes
 from backplay.games.play import Play
 from backplay.games.state_values import StateValues, continuing, decided, oracle_value
+from backplay.games.tempered import KeyChoice, contribute, temper
 from backplay.inputs import Aim
 from backplay.kernels.attention import GradientBlock, ValueRouting
-from backplay.kernels.contributions import Contributions, Streams, is_empty, split_contributions
+from backplay.kernels.contributions import Contributions, Streams, is_empty
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import Sharing
 from backplay.kernels.moves import moving_kernel
-from backplay.kernels.pointwise import PassThrough, Split, Stopping
+from backplay.kernels.pointwise import PassThrough, Split, Stopping, evenly
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import RoutingLinear, Stream
 from backplay.network.attention import Attention
 from backplay.network.indicator import above
-from backplay.network.layout import Layout
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Mix, Node, Norm, Overlay, Product, Sum
 from backplay.values.forward import Values
 from backplay.values.gates import accurate_tail, routing_probability
 from backplay.values.observed import Observed
-from backplay.values.powers import power_
 from backplay.values.risk import averse_weights, lower_confidence
 from backplay.values.shared import Shared
 
@@ -148,7 +146,7 @@ class RoutingGame(Game[RoutingModes]):
             return None
         if isinstance(node, (Mix, Held)) and node not in values.network.carrying:
             return None  # means inside a norm, scores inside an oracle: computed anew
-        if isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights:
+        if isinstance(node, Mix) and node.unsigned:
             return None
         if isinstance(node, Attention) and node.projection is not None:
             bias = self._key_bias(node, values)
@@ -186,16 +184,15 @@ class RoutingGame(Game[RoutingModes]):
 
     def _stream_values(self, node: Affine, values: Values) -> tuple[Tensor | None, Tensor | None]:
         """`τ log(ε^{1/τ} + Σ c^{1/τ})` of both streams (eq:soft-bellman, eq:routing-linear-value), or None."""
-        one = isinstance(node, Mix) and node.operand.nonnegative and not node.signed_weights
-        if (one and not (isinstance(node, Attention) and node.projection is not None)) or (
-            isinstance(node, Attention) and self.modes.at(node).attention == "gradient"
-        ):
+        by_gradient = isinstance(node, Attention) and self.modes.at(node).attention == "gradient"
+        by_keys = isinstance(node, Attention) and node.projection is not None
+        if by_gradient or (isinstance(node, Mix) and node.unsigned and not by_keys):
             return None, None
         sums, unit = self._stream_sums(node, values)
-        modes, scale = self.modes.at(node), unit.double().log()
-        outside = (math.log(modes.epsilon) if modes.epsilon > 0 else -math.inf) - scale  # far from any unit
+        modes, log_unit = self.modes.at(node), unit.double().log()
+        outside = (math.log(modes.epsilon) if modes.epsilon > 0 else -math.inf) - log_unit  # far from any unit
         tau = modes.tau
-        plus, minus = (tau * torch.logaddexp(s.double().log(), outside / tau) + scale for s in sums)
+        plus, minus = (tau * torch.logaddexp(s.double().log(), outside / tau) + log_unit for s in sums)
         return plus, minus
 
     def kernel(self, node: Node, values: Values) -> Kernel:
@@ -205,7 +202,7 @@ class RoutingGame(Game[RoutingModes]):
                 return GradientBlock(node, values)
             case Attention() if node.projection is not None:
                 return self._attention(node, values)
-            case Mix() if node.operand.nonnegative and not node.signed_weights:
+            case Mix() if node.unsigned:
                 weight, _, _ = split_weight(node, values, modes.tau)
                 value, _ = temper(values.observed[node.operand], node.operand.layout, modes.tau)
                 return Sharing.of(node, weight, value)
@@ -215,14 +212,12 @@ class RoutingGame(Game[RoutingModes]):
                 return RoutingLinear(contributions=contributions, plus=plus, minus=minus)
             case Gate():
                 return Stopping(self._probability(node, values))
-            case Halves():
-                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
+            case Halves() | Product():
+                return evenly(len(node.carriers))
             case Sum():
                 return self._sum(node, values)
             case Diagonal() | Norm():
                 return PassThrough()
-            case Product():
-                return PassThrough() if len(node.carrying) == 1 else Split((0.5, 0.5))
             case _:
                 return moving_kernel(node, values)
 
@@ -253,7 +248,7 @@ class RoutingGame(Game[RoutingModes]):
     def _sum(self, node: Sum, values: Values) -> Kernel:
         """The addition oracle (def:routing-addition); what a sum is worth says prop:routing-addition-val."""
         if self.modes.at(node).residual == "uniform":
-            return Split((0.5, 0.5))
+            return evenly(2)
         left, right = (values.observed[n].abs() for n in node.inputs)
         both = left + right
         return Split((torch.where(both > 0, left / both, 0.5), torch.where(both > 0, right / both, 0.5)))
@@ -261,10 +256,10 @@ class RoutingGame(Game[RoutingModes]):
     def _contributions(self, node: Affine, values: Values) -> tuple[Contributions, Streams, Tensor]:
         """Contributions to the power `1/τ`, their sums, and the unit in which both are counted."""
         tau, below = self.modes.at(node).tau, values.observed[node.operand]
-        value, scale = temper(below, node.operand.layout, tau)
+        value, unit = temper(below, node.operand.layout, tau)
         real = tau == 1 and below is values[node.operand] and not values.deformed
         contributions, sums, rows = contribute(node, values, value, tau, real)
-        return contributions, sums, rows if scale is None else rows * node.layout.spread(scale, sums[0])
+        return contributions, sums, rows if unit is None else rows * node.layout.spread(unit, sums[0])
 
     def _outside(self, node: Affine, unit: Tensor) -> Tensor:
         """`ε^{1/τ}` in the units of the contributions, cut to what a float holds where these are tiny."""
@@ -290,31 +285,9 @@ class RoutingGame(Game[RoutingModes]):
             minus=minus,
         )
 
-    def _keys(self, node: Attention, values: Values) -> _Keys:
-        projection, tau = node.projection, self.modes.at(node).tau
-        assert projection is not None
-        below = values.observed[projection.operand]
-        real = below is values[projection.operand] and not values.deformed
-        contributions, totals, _ = contribute(projection, values, below, 1.0, real)
-        streams = totals
-        if tau != 1:
-            value, scale = temper(below, projection.operand.layout, tau)
-            contributions, totals, rows = contribute(projection, values, value, tau)
-            if values.deformed and self.modes.tau_forward:  # players know τ: so does the key's value
-                assert scale is not None
-                unit = rows * projection.layout.spread(scale, totals[0])
-                streams = totals[0].pow(tau) * unit, totals[1].pow(tau) * unit
-        plus, minus = (node.through(s, values) for s in streams)
-        weight = self._oracle(node, values)
-        scale = torch.ones(values.batch, dtype=plus.dtype, device=plus.device)
-        if tau != 1:
-            layout = node.operand.layout
-            largest = layout.amax(torch.maximum(plus, minus))
-            scale = torch.where(largest > 0, largest, 1)
-            plus, minus = (power_(v / layout.spread(scale, v), 1 / tau) for v in (plus, minus))
-            weight = power_(weight.clone(), 1 / tau)
-        sums = node.map.apply(plus, weight), node.map.apply(minus, weight)
-        return _Keys(weight, (plus, minus), sums, node.layout.spread(scale, sums[0]), contributions, totals)
+    def _keys(self, node: Attention, values: Values) -> KeyChoice:
+        tau, players_know = self.modes.at(node).tau, values.deformed and self.modes.tau_forward
+        return KeyChoice.of(node, values, self._oracle(node, values), tau, players_know)
 
     def _oracle(self, node: Attention, values: Values) -> Tensor:
         """The oracle's reference policy (prop:attn-qk-oracle, eq:attn-qk-policy), averse if asked (S24)."""
@@ -359,51 +332,3 @@ class RoutingGame(Game[RoutingModes]):
                 turn = torch.where(alone & ~empty, 1.0, turn).to(dtype)
             streams.append(Stream(total=sums[k], aside=aside, absorbed=bias, entry=entry, discount=discount, turn=turn))
         return streams
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """What the key choice of an attention composite rests on."""
-
-    weight: Tensor  # A^{1/τ}
-    values: Streams  # the streams ṽ^σ of the projection in the values' layout, to the power 1/τ
-    sums: Streams  # Z^σ, shaped like the attention's output
-    unit: Tensor  # in which the sums are counted, broadcastable against them
-    projection: Contributions  # of the V projection
-    totals: Streams  # their sums, shaped like the projection's output
-
-
-def contribute(
-    node: Affine, values: Values, value: Tensor, tau: float, real: bool = False
-) -> tuple[Contributions, Streams, Tensor]:
-    """The contributions of a node to the power `1/τ`, their sums `Z⁺, Z⁻`, and the scale of its rows.
-
-    `real` says that `value` is what the forward pass computed with, so that it knows `Z⁺ − Z⁻`.
-    """
-    first, second, rows = split_weight(node, values, tau)
-    return *split_contributions(node, first, second, value, _net(node, values) if real else None), rows
-
-
-def _net(node: Affine, values: Values) -> Tensor | None:
-    """`Z⁺ − Z⁻` as the forward pass computed it; None where a large bias has swallowed its digits (S37)."""
-    if node.bias is None:
-        return values[node]
-    bias = node.bias(values)
-    net = values[node] - bias
-    return net if _size(bias) <= 64 * _size(net) else None
-
-
-def _size(x: Tensor) -> float:
-    """The largest entry, whatever its sign."""
-    low, high = x.aminmax()
-    return max(float(high), -float(low))
-
-
-def temper(value: Tensor, layout: Layout, tau: float) -> tuple[Tensor, Tensor | None]:
-    """Observed values to the power `1/τ` (app:routing-temp), signs kept, over the largest of each sample (B,)."""
-    if tau == 1:
-        return value, None
-    scale = layout.amax(value.abs())
-    scale = torch.where(scale > 0, scale, 1)
-    relative = value / layout.spread(scale, value)
-    return power_(relative.abs(), 1 / tau).copysign_(relative), scale

@@ -70,6 +70,6 @@ def _scores(node: Attention, values: Values) -> Tensor | None:
     if node.logits is not None:
         return node.logits(values)
     softmax = node.weights_node
-    while softmax is not None and "softmax" not in softmax.operator:
+    while softmax is not None and not softmax.facts.softmax:
         softmax = softmax.inputs[0] if len(softmax.inputs) == 1 else None
     return None if softmax is None else values[softmax.inputs[0]]

@@ -17,9 +17,11 @@ from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.moves import moving_kernel
-from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping
+from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping, evenly
 from backplay.kernels.prepared import reality, stopping_total
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Max, Node, Norm, Overlay, Product, Sum, Wire
+from backplay.network.choices import Max
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.values.decomposition import Decomposition, softplus_forward, stopped
 from backplay.values.forward import Values
 from backplay.values.gates import stopping_slope
@@ -102,7 +104,7 @@ class StoppingGame(Game[StoppingModes]):
             case Gate():
                 return Stopping.of(self._slope(node, values), values.form(node).scale)
             case Halves():
-                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5), copies=True)
+                return evenly(len(node.inputs), copies=True)
             case Sum():
                 return Split(self._shares(node, values), copies=True)
             case Diagonal(scale=None):
@@ -192,9 +194,5 @@ class StoppingGame(Game[StoppingModes]):
 
 def _product(node: Product, values: Values) -> Kernel:
     """The detached factor is the discount; of two carrying factors each is taken half of the time (S7, S17)."""
-    left, right = (values[f] for f in node.factors)
-    if len(node.carrying) == 2:
-        return Split((0.5, 0.5), (2 * right, 2 * left))
-    if node.divides:
-        return Scaling(1 / right)
-    return Scaling(right if node.carrying[0] is node.factors[0] else left)
+    scales = [node.scale_of(factor, values) for factor in node.carrying]
+    return Scaling(scales[0]) if len(scales) == 1 else Split((0.5, 0.5), (2 * scales[0], 2 * scales[1]))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from backplay.entry import entries
@@ -41,8 +40,8 @@ class SubPlay(Pictured):
         self._maps: list[Tensor] | None = None
 
     def __repr__(self) -> str:
-        told = [f"{int((m != 0).sum())} of {m.numel()} at {n.name!r}" for n, m in self.masks.items()]
-        return f"SubPlay({self.play!r}, through {', then '.join(told)})"
+        chosen = [f"{int((m != 0).sum())} of {m.numel()} at {n.name!r}" for n, m in self.masks.items()]
+        return f"SubPlay({self.play!r}, through {', then '.join(chosen)})"
 
     def through(self, name: str | Node, states: Any, by: str = "channel") -> SubPlay:
         """Those of the walks that also stand in chosen states of another node, wherever on their way it lies."""
@@ -50,9 +49,8 @@ class SubPlay(Pictured):
         node = find_grouped(self.play.network, name, by)
         if node not in self.play.network.carrying:
             raise InputError(f"{name!r} is {NEVER_WALKED}.")
-        with torch.inference_mode(False), torch.no_grad():
-            mask = read_states(self.play.network, node, states, by, self.play.solved)
-            mask = self.masks[node] * mask if node in self.masks else mask
+        mask = read_states(self.play.network, node, states, by, self.play.solved)
+        mask = self.masks[node] * mask if node in self.masks else mask
         return SubPlay(self.play, self.masks | {node: mask})
 
     @property
@@ -64,9 +62,8 @@ class SubPlay(Pictured):
     def passed(self, measure: Measure) -> PassingPass:
         """The pass of one measure through the chosen states, run once."""
         if measure not in self._walks:
-            with torch.inference_mode(False), torch.no_grad():
-                self.play.passed(measure)
-                self._walks[measure] = pull_through(self.itinerary, None, measure)
+            self.play.passed(measure)
+            self._walks[measure] = pull_through(self.itinerary, None, measure)
         return self._walks[measure]
 
     @property
@@ -83,11 +80,10 @@ class SubPlay(Pictured):
         """The map of each explained input, in its shape."""
         if self._maps is None:
             play, itinerary = self.play, self.itinerary
-            with torch.inference_mode(False), torch.no_grad():
-                root = play.game.map_root(play.aim, play.solved.logits)
-                found = self._walks.get(DIFFERENCE) if root is None else None
-                found = found or pull_through(itinerary, root, DIFFERENCE, keep=False)
-                arrived = [found.standing.get(n) or no_mass(play, n) for n in play.network.inputs]
+            root = play.game.map_root(play.aim, play.solved.logits)
+            walk = self._walks.get(DIFFERENCE) if root is None else None
+            walk = walk or pull_through(itinerary, root, DIFFERENCE, keep=False)
+            arrived = [walk.standing.get(n) or no_mass(play, n) for n in play.network.inputs]
             pairs = zip(arrived, play.network.inputs, strict=True)
             self._maps = [play.game.finish(mass.plain(), n, play) for mass, n in pairs]
         return self._maps
@@ -99,13 +95,11 @@ class SubPlay(Pictured):
     def mass(self, name: str | Node, measure: Measure) -> Mass:
         """Mass of a measure at the output of a node or module, of the walks that pass the chosen states."""
         node, walk = self.play.network.find(name), self.passed(measure)
-        with torch.inference_mode(False), torch.no_grad():
-            return joint(walk, self._ahead, node)
+        return joint(walk, self._ahead, node)
 
     @cached_property
     def _ahead(self) -> Ahead:
-        with torch.inference_mode(False), torch.no_grad():
-            return Ahead(self.itinerary)
+        return Ahead(self.itinerary)
 
     def marginal(self, name: str | Node = "input", log: bool = False) -> Tensor:
         """Probability that the walk passes the chosen states and visits each element; its logarithm with `log`."""
@@ -134,5 +128,4 @@ class SubPlay(Pictured):
         n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
         if not isinstance(arriving, bool):
             raise KeywordError(f"arriving={arriving!r} is out of range: it must be True or False.")
-        with torch.inference_mode(False), torch.no_grad():
-            return sample_passing(self.passed(WALK), n, seed, arriving)
+        return sample_passing(self.passed(WALK), n, seed, arriving)

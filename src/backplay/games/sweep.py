@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from backplay.entry import entry
 from backplay.errors import InputTypeError, KeywordError
 from backplay.games.game import Game
@@ -57,9 +55,8 @@ def sweep(
     network, inputs = game.prepare(x, additional_forward_args)
     shared = Shared(network, inputs, network.weights().overwriting())
     maps: dict[tuple[tuple[str, Any], ...], Any] = {}
-    with torch.inference_mode(False), torch.no_grad():
-        for point in _by_passes(games):
-            maps[point] = Play(games[point], network, inputs, target, keep=False, shared=shared).attribution()
+    for point in _by_passes(games):
+        maps[point] = Play(games[point], network, inputs, target, keep=False, shared=shared).attribution()
     return Sweep({point: maps[point] for point in points}, inputs, network)
 
 

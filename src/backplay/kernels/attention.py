@@ -96,7 +96,7 @@ class ValueRouting(StreamKernel):
         plus, minus = (part / _without_zeros(total) for part, total in zip(states, self.totals, strict=True))
         return (self.projection.exactly() if exact else self.projection).pull(plus, minus)
 
-    def reach(self, function: Tensor) -> Streams:
+    def at_streams(self, function: Tensor) -> Streams:
         plus, minus = (
             self.node.map.apply(ahead * value, self.weight)
             for ahead, value in zip(self._behind_keys(function), self.values, strict=True)
@@ -138,7 +138,7 @@ class ValueRouting(StreamKernel):
     def scores_apart(self, other: ValueRouting) -> tuple[Divergence, Divergence]:
         """Of the key choice, and behind each key of the input choice."""
         inputs = self.projection.divergence(other.projection)
-        found: list[Divergence] = []
+        divergences: list[Divergence] = []
         for k, rows in enumerate(inputs):
             own, its = (torch.where(is_empty(r.totals[k]), 0, 1 / _without_zeros(r.totals[k])) for r in (self, other))
             rows = rows.normalised((own > 0).to(own.dtype), own, its)
@@ -149,8 +149,8 @@ class ValueRouting(StreamKernel):
                 self.node.map.apply(self.node.through(part, self.scope) * self.values[k], self.weight)
                 for part in (rows.nats, rows.parted)
             )
-            found.append(keys.plus(Divergence(nats, parted)))
-        return found[0], found[1]
+            divergences.append(keys.plus(Divergence(nats, parted)))
+        return divergences[0], divergences[1]
 
     def geometric(self, other: ValueRouting) -> Kernel:
         """Key choice and input choice each to their geometric mean: the input tells which key was chosen."""
@@ -208,7 +208,7 @@ class GradientBlock(Kernel):
         if measure is not DIFFERENCE:
             raise UnsupportedError(NO_WALK)
         source, out = self._source, self.scope[self.node]
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             x = self.scope[source].detach().clone().requires_grad_()
             (back,) = torch.autograd.grad(
                 rerun(self.node, {source: x}, self.scope), x, mass / (out + torch.where(out < 0, -1e-6, 1e-6))

@@ -208,7 +208,7 @@ class ByProduct(Contributions):
         shape = self.value.shape
         both = self.node.map.adjoint(on_plus + on_minus, self.magnitude, shape)
         net = self.node.map.adjoint(on_plus - on_minus, self.weight, shape)
-        # into the fresh magnitude: the adjoint of a sum is one number, seen many times over, and cannot be written to
+        # written into the new tensor of |a|: the adjoint of a sum is an expanded view, which cannot be written to
         return self.value.abs().mul_(both).addcmul_(self.value, net).mul_(0.5)
 
     def push(self, function: Tensor) -> Streams:
@@ -230,24 +230,24 @@ class ByParts(Contributions):
     value: Tensor  # a, shaped like the operand
 
     def sums(self) -> Streams:
-        beside = self._beside()
-        return _added([part.sums() for part in self._parts()]) if beside is None else beside.sums()
+        wide = self._as_channels()
+        return _added([part.sums() for part in self._parts()]) if wide is None else wide.sums()
 
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
-        beside = self._beside()
-        if beside is None:
+        wide = self._as_channels()
+        if wide is None:
             up, down = self._parts()
             return up.pull(on_plus, on_minus) + down.pull(on_plus, on_minus)
-        up, down = beside.pull(on_plus, on_minus).chunk(2, 1 - self.weight.ndim)
+        up, down = wide.pull(on_plus, on_minus).chunk(2, 1 - self.weight.ndim)
         return up + down
 
     def push(self, function: Tensor) -> Streams:
-        beside = self._beside()
-        if beside is None:
+        wide = self._as_channels()
+        if wide is None:
             return _added([part.push(function) for part in self._parts()])
-        return beside.push(torch.cat([function, function], 1 - self.weight.ndim))
+        return wide.push(torch.cat([function, function], 1 - self.weight.ndim))
 
-    def _beside(self) -> ByWeight | None:
+    def _as_channels(self) -> ByWeight | None:
         """Both parts as channels of one operand: two products in place of four; None where the map cannot do that."""
         if not self.node.map.widens or self.weight.ndim < 2:
             return None

@@ -51,11 +51,11 @@ def apart(p: Tensor, q: Tensor) -> Divergence:
 def elementwise(a: Kernel, b: Kernel, like: Tensor) -> Divergence:
     """Of kernels that stay at their element: each operand with the turn kept or switched, and †."""
     ones = torch.ones_like(like)
-    found = ends_apart(a, b, like)
+    divergence = ends_apart(a, b, like)
     for p, q in zip(*(k.pull(ones, WALK_DIFFERENCE) for k in (a, b)), strict=True):
         for sign in (1, -1):
-            found = found.plus(apart((sign * p).clamp(min=0), (sign * q).clamp(min=0)))
-    return found
+            divergence = divergence.plus(apart((sign * p).clamp(min=0), (sign * q).clamp(min=0)))
+    return divergence
 
 
 def ends_apart(a: Kernel, b: Kernel, like: Tensor) -> Divergence:

@@ -15,7 +15,7 @@ from torch import Tensor
 from backplay.errors import InputError
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network.nodes import Node
-from backplay.values.powers import in_blocks, root
+from backplay.values.powers import in_blocks, square_root
 
 
 def geometric(a: Kernel, b: Kernel, name: str) -> Kernel:
@@ -44,7 +44,7 @@ def opposing(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _mean(a: Tensor, b: Tensor) -> Tensor:
-    product = root(a) * root(b)
+    product = square_root(a) * square_root(b)
     # equal ones differ from their mean by rounding, which the sum takes back to the last bit
     return product.addcmul_(_equal(a, b, product), a - product)
 

@@ -189,7 +189,8 @@ class Conditioned(Kernel):
     def on(cls, kernel: Kernel, here: Mass, below: Sequence[Mass]) -> Conditioned:
         """The Doob transform of a kernel by `h` at its node and at its carriers."""
         small = torch.finfo(here.value.dtype).tiny  # no surviving walk passes below it
-        # scales cancel but for one step's worth of survival, which the dtype holds; nothing stays nothing on any scale
+        # `h` below and here differ by one step of the walk: both on one scale, the dtype holds it. Where `h` is 0 its
+        # exponent means nothing, and may be far off; bounded, it leaves the 0 a 0
         bound = 2 * (math.frexp(torch.finfo(here.value.dtype).max)[1] - 3)
         scaled = [b.times((b.exponent - here.exponent).clamp(-bound, bound)) for b in below]
         return cls(kernel, inverse(here.value, small), scaled)

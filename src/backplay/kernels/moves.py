@@ -13,7 +13,9 @@ from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import CONSTANT, Draw, Standing
 from backplay.kernels.geometric import Masked
 from backplay.kernels.kernel import Kernel, Measure
-from backplay.network.nodes import Max, Node, Scope, Select, Wire
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Node, Scope
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 
@@ -21,18 +23,14 @@ def moving_kernel(node: Node, values: Values) -> Kernel:
     """The kernel of a max node or of a wire, which is the same in both games."""
     match node:
         case Max(winner=None):
-            left, right = node.inputs
-            first = node.first(values[left], values[right])
+            first = node.first(values)
             return Duel((first, ~first))
         case Select():
-            first = values[node.mask].expand(values[node].shape)
+            first = node.first(values)
             carries = [isinstance(side, Node) and side.carries for side in node.sides]
             return Duel((first, ~first), (carries[0], carries[1]))
         case Max():
-            assert node.winner is not None
-            operand = values[node.inputs[0]]
-            known = values.get(node.place)
-            return Winner(node.winner(operand) if known is None else known, operand.shape)
+            return Winner(node.winners(values), values[node.inputs[0]].shape)
         case Wire():
             return Relabelling(node, values)
         case _:

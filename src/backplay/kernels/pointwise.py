@@ -134,6 +134,11 @@ class Stopping(Kernel):
         return Draw.to(walks.states, torch.where(goes, 0, CEMETERY), turn)
 
 
+def evenly(carriers: int, copies: bool = False) -> Kernel:
+    """One of two carriers half of the time each; one alone gets all."""
+    return PassThrough() if carriers == 1 else Split((0.5, 0.5), copies=copies)
+
+
 @dataclass(frozen=True, eq=False)
 class Split(Kernel):
     """One of two operands at random: a sum, so a skip connection, or a product of two factors that both carry.

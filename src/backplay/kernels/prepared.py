@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backplay.network.nodes import Affine, Mix, Node, Wire
+from backplay.network.nodes import Affine, Mix, Node
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 from backplay.values.powers import BLOCK, raised_
 
@@ -28,7 +29,7 @@ def split_weight(node: Affine, values: Values, tau: float) -> tuple[Tensor, Tens
 
     def powers(old: tuple[Tensor, Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         if node.map.even:
-            # the operator itself stands in for its power: outputs are off by w^{1-1/τ}, and so is the outside option
+            # all weights of a row are one `w`: `Σ w a^{1/τ}` serves instead of `Σ (w a)^{1/τ}`, in another unit
             return *make()[:2], node.map.row_weight(values[node.operand]).pow(1 - tau)
         weight = node.weight(values)
         scale = values.weights.prepared(node, "rows", lambda: node.map.row_scale(weight))

@@ -61,7 +61,7 @@ class Stream(StreamState):
 
     def send(self, mass: Tensor, measure: Measure) -> Tensor:
         denominator, factor = self._denominator(), self._factor(measure)
-        if isinstance(factor, Tensor) or factor == 0:  # nothing stays nothing, however small the denominator
+        if isinstance(factor, Tensor) or factor == 0:  # mass over a tiny denominator is ∞, and ∞ · 0 NaN
             return mass * (factor / denominator)
         out = denominator if denominator.shape == mass.shape else None
         return torch.div(mass, denominator, out=out).mul_(factor)
@@ -115,7 +115,7 @@ class Stream(StreamState):
         rows = rows.plus(apart(self.outside(), other.outside()))
         if not isinstance(self.turn, Tensor) and not isinstance(other.turn, Tensor):
             return rows
-        dtype = self.total.dtype  # where another player owns it, it is another state (S16)
+        dtype = self.total.dtype  # a stream that leads on to the other player is another state: no moves agree (S16)
         same = torch.as_tensor(self.turn, dtype=dtype) == torch.as_tensor(other.turn, dtype=dtype)
         return Divergence(rows.nats * same, torch.where(same, rows.parted, moved + self.outside()))
 
@@ -165,7 +165,7 @@ class StreamKernel(Kernel):
         """
 
     @abstractmethod
-    def reach(self, function: Tensor) -> Streams:
+    def at_streams(self, function: Tensor) -> Streams:
         """Sum over each stream's predecessors of their contributions times a function of them."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ class StreamKernel(Kernel):
         return (self.spread(self.plus.send(mass, measure), self.minus.send(mass, measure)),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
-        plus, minus = self.reach(values[0])
+        plus, minus = self.at_streams(values[0])
         return plus * self.plus.coefficient(WALK) + minus * self.minus.coefficient(WALK)
 
     def lost(self, mass: Tensor) -> Tensor | None:
@@ -246,8 +246,8 @@ class StreamKernel(Kernel):
         """(walks,) the probability of the + stream, given the walks' future if any."""
         if walks.future is None:
             return walks.at(self.stream(1).entry)
-        streams = zip((self.plus, self.minus), self.reach(walks.future[0]), strict=True)
-        plus, minus = (walks.at(stream.coefficient(WALK)) * walks.at(reach) for stream, reach in streams)
+        streams = zip((self.plus, self.minus), self.at_streams(walks.future[0]), strict=True)
+        plus, minus = (walks.at(stream.coefficient(WALK)) * walks.at(ahead) for stream, ahead in streams)
         return plus / (plus + minus)
 
 
@@ -265,7 +265,7 @@ class RoutingLinear(StreamKernel):
         contributions = self.contributions.exactly() if exact else self.contributions
         return contributions.pull(on_plus, on_minus)
 
-    def reach(self, function: Tensor) -> Streams:
+    def at_streams(self, function: Tensor) -> Streams:
         return self.contributions.push(function)
 
     def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor | int]:

@@ -35,9 +35,9 @@ _NEEDS = ("global attention",)
 
 
 def _tokens(subject: Subject) -> Tokens:
-    found = find_tokens(subject.network)
-    assert found is not None, "the registry has asked for global attention"
-    return found
+    tokens = find_tokens(subject.network)
+    assert tokens is not None, "the registry has asked for global attention"
+    return tokens
 
 
 def _values(subject: Subject) -> Values:
@@ -56,13 +56,13 @@ def deciding(values: Values, subject: Subject, tokens: Tokens) -> Tensor:
     root = torch.zeros_like(places)
     root += weights * subject.weights.flatten(1).view_as(places).ne(0).any(2, keepdim=True)
     last = tokens.blocks[-1]
-    found = tokens.queries(last, differentiated(values, last, root.view_as(logits))).ne(0).any(2)
-    if not bool(found.any(1).all()):
+    asked = tokens.queries(last, differentiated(values, last, root.view_as(logits))).ne(0).any(2)
+    if not bool(asked.any(1).all()):
         raise UnsupportedError(
             "no token's row of the last attention block reaches the logits, so none can be read; a method that needs "
             "no attention map, such as 'gradient', will tell whether the network depends on its input at all."
         )
-    return found
+    return asked
 
 
 def _map(scores: Tensor, values: Values, subject: Subject, tokens: Tokens) -> Tensor:
@@ -78,23 +78,23 @@ def attention_weights(values: Values, tokens: Tokens) -> list[Tensor]:
 def attention_gradients(subject: Subject, tokens: Tokens) -> list[tuple[Tensor, Tensor]]:
     """The weights of every block and the gradients of the target's logit in them, both (B, heads, T, T).
 
-    The captured program is replayed with the weights told apart, fused or not; a gradient holds all that a weight
-    changes, later weights included.
+    The captured program is replayed with the weights as tensors of their own, fused or not; a gradient holds all that
+    a weight changes, later weights included.
     """
-    told: dict[Attention, Tensor] = {}
+    known: dict[Attention, Tensor] = {}  # the weights of each block, as tensors that the logits depend on
 
     def split(node: Node, values: Values) -> Tensor | None:
         if not isinstance(node, Attention) or node not in tokens.blocks:
             return None
-        told[node] = node.weight(values)
-        return node.map.apply(values[node.operand], told[node])
+        known[node] = node.weight(values)
+        return node.map.apply(values[node.operand], known[node])
 
     network = subject.network
     with torch.enable_grad():
         inputs = subject.inputs.at([subject.x.detach().clone().requires_grad_()])
         logits = Values(network, inputs, network.weights(), split).logits
         score = (logits * subject.weights).sum()
-        weights = [told[block] for block in tokens.blocks]
+        weights = [known[block] for block in tokens.blocks]
         gradients = torch.autograd.grad(score, weights)
     pairs = zip(tokens.blocks, weights, gradients, strict=True)
     return [(tokens.weights(b, w.detach()), tokens.weights(b, g)) for b, w, g in pairs]
@@ -103,10 +103,10 @@ def attention_gradients(subject: Subject, tokens: Tokens) -> list[tuple[Tensor, 
 def compose(layers: list[Tensor], step: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Run through the layers (B, T, T) from the input on, starting from the identity."""
     first = layers[0]
-    found = torch.eye(first.shape[-1], dtype=first.dtype, device=first.device).expand(first.shape)
+    product = torch.eye(first.shape[-1], dtype=first.dtype, device=first.device).expand(first.shape)
     for layer in layers:
-        found = step(layer, found)
-    return found
+        product = step(layer, product)
+    return product
 
 
 def _added(layer: Tensor, found: Tensor) -> Tensor:
@@ -172,8 +172,8 @@ def tibav(subject: Subject) -> Tensor:
     values, passed = propagate(subject, rules, unit=True, keep=True)
     layers: list[Tensor] = []
     for block, (weight, gradient) in zip(tokens.blocks, attention_gradients(subject, tokens), strict=True):
-        told, value = block.weight(values), values[block.operand]
+        factors = block.weight(values), values[block.operand]
         arrived = passed.masses[block].plain()
-        slope, _ = halves(lambda a, v, block=block: block.map.apply(v, a), (told, value), arrived, 0.0)
+        slope, _ = halves(lambda a, v, block=block: block.map.apply(v, a), factors, arrived, 0.0)
         layers.append((gradient * weight * tokens.weights(block, slope)).clamp(min=0).mean(1))
     return _map(compose(layers, _added), values, subject, tokens)

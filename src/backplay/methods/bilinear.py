@@ -10,7 +10,8 @@ from torch import Tensor
 
 from backplay.methods.relays import Relay, over, stabilised
 from backplay.network.attention import Attention
-from backplay.network.nodes import Halves, Held, Node, Overlay, Wire, rerun
+from backplay.network.nodes import Halves, Held, Node, Overlay, rerun
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 ATTENTION_STABILISER = 0.25  # ε of the two products of attention
@@ -54,12 +55,12 @@ class Bilinear(Relay):
         """Relevance of the scores, from relevance for each unit of weight."""
         if self.softmax.rule == "pass":
             return _through_wires(self.node, weight * slope, self.values)
-        told, product = self.node.weights_node, self.scores.product
-        if told is None or product is None:
+        softmax, product = self.node.weights_node, self.scores.product
+        if softmax is None or product is None:
             scores = self._product(self.values[self.scores.query], self.values[self.scores.key])
             return scores * weight * (slope - (weight * slope).sum(-1, keepdim=True))
         plain = self.values[product]
-        (back,) = pulled_back(lambda z: rerun(told, {product: z}, self.values), (plain,), slope)
+        (back,) = pulled_back(lambda z: rerun(softmax, {product: z}, self.values), (plain,), slope)
         return plain * back
 
     def _product(self, query: Tensor, key: Tensor) -> Tensor:
@@ -89,8 +90,8 @@ class Factors(Relay):
         node = self.reading
         operands = self.values[node.operand], self.values[node.held]
 
-        def product(operand: Tensor, told: Tensor) -> Tensor:
-            return node.run(Overlay({node.operand: operand, node.held: told}, self.values))
+        def product(operand: Tensor, held: Tensor) -> Tensor:
+            return node.run(Overlay({node.operand: operand, node.held: held}, self.values))
 
         slopes = halves(product, operands, relevance, self.epsilon)
         return [value * slope for value, slope in zip(operands, slopes, strict=True)]
@@ -105,7 +106,7 @@ def halves(
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
     """Vector-Jacobian products of a function in each of its operands."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         leaves = [operand.detach().requires_grad_() for operand in operands]
         return torch.autograd.grad(function(*leaves), leaves, cotangent)
 

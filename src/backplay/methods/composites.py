@@ -14,11 +14,10 @@ from torch import Tensor
 from backplay.errors import KeywordError
 from backplay.keywords import Bound, ByPattern, Choice
 from backplay.methods.bilinear import ATTENTION_STABILISER, Softmax
-from backplay.methods.first_layers import sees_input, source_of, weighted_layers
 from backplay.methods.propagation import Rules, relevance
 from backplay.methods.registry import method
 from backplay.methods.rules import STABILISER, AlphaBeta, Box, Epsilon, Flat, Gamma, Rule, ZPlus, check_rule
-from backplay.methods.subject import Subject
+from backplay.methods.subject import Subject, sees_input, source_of, weighted_layers
 from backplay.network import Network
 from backplay.network.linear import Convolution
 from backplay.network.nodes import Input
@@ -83,13 +82,13 @@ def lrp(
     products and attention are crossed as in `attn_lrp`. Layers that see the input itself, wherever they are, are the
     first layers of the composites that have a rule for these.
     """
-    found = COMPOSITES[composite](low, high)
+    composed = COMPOSITES[composite](low, high)
     if composite != BOXED:
         _check_idle(composite, low=low, high=high)
-    found = replace(found, named=rules or {})
-    _check_fits(found, subject.network)
-    _check_boxes(found, subject)
-    return relevance(subject, found)
+    composed = replace(composed, named=rules or {})
+    _check_fits(composed, subject.network)
+    _check_boxes(composed, subject)
+    return relevance(subject, composed)
 
 
 def _check_idle(composite: str, **bounds: Any) -> None:

@@ -18,28 +18,12 @@ from torch import Tensor
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.kernels.moves import Winner
 from backplay.network.attention import Attention
-from backplay.network.nodes import (
-    Affine,
-    Gate,
-    Held,
-    Max,
-    Mix,
-    Node,
-    Norm,
-    Oracle,
-    Overlay,
-    Scope,
-    Select,
-    Sum,
-    rerun,
-)
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Affine, Gate, Held, Mix, Node, Norm, Oracle, Overlay, Scope, Sum, rerun
 from backplay.trajectory.passes import BackwardPass, run
 from backplay.values.forward import Values
 from backplay.values.gates import derivative
 
-_DIVISIONS = frozenset({"div", "true_divide"})
-# of degree two at most: the Jacobian half way is its average
-_QUADRATIC = frozenset("add sub rsub mul matmul mm bmm einsum mean sum square".split())
 _POINTS = 16  # of the quadrature for the rest, such as other vector norms
 
 Reading = Callable[[Scope], Tensor]
@@ -107,17 +91,17 @@ class Crossing(BackwardPass[Tensor]):
                 yield node.operand, self._norm(node, here)
             case Norm(spread=spread) if spread is not None:
                 yield from self._spelled_norm(node, here)
-            case _ if node.operator in _DIVISIONS and len(node.inputs) == 2:
+            case _ if node.facts.divides and len(node.inputs) == 2:
                 yield from self._quotient(node, here)
-            case Oracle(operator="softmax"):
+            case Oracle() if node.facts.softmax:
                 operand, axis = node.inputs[0], node.args[1]
                 log, log0 = (torch.log_softmax(values[operand], axis) for values in (self.at, self.base))
                 yield operand, _softmax(here, log, log0, axis)
             case Attention(logits=logits) if logits is not None:
                 yield from self._attention(node, here, logits)
-            case Oracle() if node.operator not in _QUADRATIC:
+            case Oracle() if not node.facts.quadratic:
                 yield from self._averaged(node, here, _POINTS)
-            case _:
+            case _:  # of degree two at most: the Jacobian half way is its average
                 yield from self._averaged(node, here, 1)
 
     def _affine(self, node: Affine, mass: Tensor) -> Tensor:
@@ -150,18 +134,15 @@ class Crossing(BackwardPass[Tensor]):
 
         With a minimum it is the other way round.
         """
-        assert node.winner is not None
-        operand, rise, delta = node.inputs[0], self.difference(node), self.difference(node.inputs[0])
-        now, then = (node.winner(values[operand]) for values in (self.at, self.base))
-        index = torch.where(-rise >= 0 if node.least else rise >= 0, now, then)
+        rise, delta = self.difference(node), self.difference(node.inputs[0])
+        index = torch.where(-rise >= 0 if node.least else rise >= 0, node.winners(self.at), node.winners(self.base))
         (carried,) = Winner(index, delta.shape).pull(mass * _share(rise, delta.flatten()[index]), DIFFERENCE)
         return carried
 
     def _duel(self, node: Max, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
         left, right = node.inputs
         rise = self.difference(node)
-        now, then = (node.first(values[left], values[right]) for values in (self.at, self.base))
-        first = torch.where(-rise >= 0 if node.least else rise >= 0, now, then)
+        first = torch.where(-rise >= 0 if node.least else rise >= 0, node.first(self.at), node.first(self.base))
         for operand, wins in ((left, first), (right, ~first)):
             yield operand, mass * wins * _share(rise, self.difference(operand))
 
@@ -201,7 +182,7 @@ class Crossing(BackwardPass[Tensor]):
         slope = mass * 2 / (d + d0)
         yield node.operand, slope
         on_deviation = -slope * (self.at[node] + self.base[node]) / 2
-        yield statistic, on_deviation if node.operator in _DIVISIONS else -on_deviation * d * d0
+        yield statistic, on_deviation if node.facts.divides else -on_deviation * d * d0
 
     def _quotient(self, node: Node, mass: Tensor) -> Iterator[tuple[Node, Tensor]]:
         above, below = node.inputs
@@ -224,7 +205,7 @@ class Crossing(BackwardPass[Tensor]):
         live = [n for n in dict.fromkeys(node.inputs) if _floating(self.at[n])]
         total = [torch.zeros_like(self.at[n]) for n in live]
         for time, share in gauss_legendre(points):
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch.enable_grad():
                 here = {n: _between(self.base[n], self.at[n], time).requires_grad_() for n in live}
                 out = (run or node.run)(Overlay(here, self.at))
                 if not _floating(out) or not out.requires_grad:

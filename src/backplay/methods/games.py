@@ -34,12 +34,12 @@ def _stopping_grid() -> tuple[dict[str, Any], ...]:
 
 def _routing_grid() -> tuple[dict[str, Any], ...]:
     taus, epsilons = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (0.1, 0.25, 0.5, 1.0)
-    found: list[dict[str, Any]] = []
+    grid: list[dict[str, Any]] = []
     for tau, epsilon, risk, oracle in product(taus, epsilons, _RISKS, (-50.0, -10.0, -5.0, -2.0, -1.0, 0.0)):
         plain = {"tau": tau, "epsilon": epsilon, "risk": risk, "attention_risk": oracle}
         certain = risk == 0 and oracle == 0  # then the variance changes nothing
-        found += [plain] if certain else [plain | {"input_variance": v} for v in _VARIANCES]
-    return tuple(found)
+        grid += [plain] if certain else [plain | {"input_variance": v} for v in _VARIANCES]
+    return tuple(grid)
 
 
 def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
@@ -150,4 +150,4 @@ class _Sample:
         return target
 
     def attribute(self, x: Tensor, target: Any = None) -> Tensor:
-        return self.game.attribute(self.subject.beside([x]), target)
+        return self.game.attribute(self.subject.with_inputs([x]), target)

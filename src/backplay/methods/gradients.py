@@ -86,11 +86,11 @@ def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int
 
 def _noisy(xs: Sequence[Tensor], sigma: float, generator: torch.Generator) -> list[Tensor]:
     """One draw: every input with noise of its own scale."""
-    found: list[Tensor] = []
+    noisy: list[Tensor] = []
     for x in xs:
         scale = sigma * (x.flatten(1).amax(1) - x.flatten(1).amin(1)).view([-1] + [1] * (x.ndim - 1))
-        found.append(x + scale * torch.randn(x.shape[1:], generator=generator, dtype=torch.float64).to(x))
-    return found
+        noisy.append(x + scale * torch.randn(x.shape[1:], generator=generator, dtype=torch.float64).to(x))
+    return noisy
 
 
 @method(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backplay.entry import without_gradients
 from backplay.errors import InputError
 from backplay.network.precision import HALF, in_single, precision_of
 from backplay.network.running import EXPORTING, evaluation
@@ -24,13 +25,7 @@ def guess(model: nn.Module) -> Tensor:
     for shape in _shapes(model, first):
         x = torch.zeros(2, *shape, dtype=dtype, device=device)
         try:
-            with (
-                EXPORTING,
-                evaluation(model),
-                torch.inference_mode(False),
-                torch.no_grad(),
-                in_single(precision in HALF),
-            ):
+            with without_gradients(), EXPORTING, evaluation(model), in_single(precision in HALF):
                 model(x)
         except Exception:
             continue

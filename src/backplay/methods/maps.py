@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from backplay.errors import InputError
 from backplay.network import Network
+from backplay.network.choices import Max
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Node, Norm, Product, Sum, Wire
-
-_CHANNELS_LAST_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Mix, Node, Norm, Product, Sum
+from backplay.network.wires import Wire
 
 
 def last_map(network: Network) -> Node | None:
@@ -34,12 +34,12 @@ def feature_maps(network: Network) -> list[Node]:
 
     The shape alone does not tell: (B, h, w, C) has four dimensions too.
     """
-    found: set[Node] = {n.carriers[0] for n in network.nodes if _is_planar(n)}
+    spatial: set[Node] = {n.carriers[0] for n in network.nodes if _is_planar(n)}
     maps: list[Node] = []
     for node in network.nodes:
         four = len(node.shape) == 4 and node.shape[0] == -1
-        if four and node in network.carrying and (node in found or _is_planar(node) or _passes(node, found)):
-            found.add(node)
+        if four and node in network.carrying and (node in spatial or _is_planar(node) or _passes(node, spatial)):
+            spatial.add(node)
             maps.append(node)
     return maps
 
@@ -53,7 +53,7 @@ def _is_planar(node: Node) -> bool:
     """A convolution or pooling over two dimensions."""
     if isinstance(node, Affine) and isinstance(node.map, Convolution):
         return len(node.shape) == 4
-    return isinstance(node, (Max, Mix)) and node.operator.removesuffix("_with_indices").endswith("2d")
+    return isinstance(node, (Max, Mix)) and node.facts.planar
 
 
 def _passes(node: Node, found: set[Node]) -> bool:
@@ -61,7 +61,7 @@ def _passes(node: Node, found: set[Node]) -> bool:
     known = [n for n in node.inputs if n in found and n.shape[2:] == node.shape[2:]]
     if isinstance(node, Wire):
         return len(known) == len(node.inputs) > 0
-    if isinstance(node, Norm) and node.operator in _CHANNELS_LAST_NORMS:
+    if isinstance(node, Norm) and node.facts.reading == "norm" and not node.facts.by_channel:  # of the last axes
         return False
     elementwise = isinstance(node, (Gate, Diagonal, Norm, Sum, Product)) or (isinstance(node, Max) and not _pools(node))
     return elementwise and len(known) > 0

@@ -105,13 +105,13 @@ class Puzzle:
 
     def ask(self, shown: Tensor) -> Tensor:
         """(n,) float64 the target's logit for rows of ones and zeros (n, pieces): what is shown and what is hidden."""
-        found: list[Tensor] = []
+        logits: list[Tensor] = []
         for rows in shown.split(self.subject.network.together(self.image)):
             visible = rows.to(self.labels.device)[:, self.labels] > 0  # (k, H, W)
             mixed = torch.where(visible[:, None], self.image, self.hidden)
-            found.append(self.subject.scores([mixed]))
+            logits.append(self.subject.scores([mixed]))
             self.bar.advance(len(rows))
-        return torch.cat(found).double().cpu()
+        return torch.cat(logits).double().cpu()
 
 
 def _pictures(subject: Subject, segments: int, baseline: str, bar: Progress, fit: Callable[[Puzzle], Tensor]) -> Tensor:
@@ -130,8 +130,8 @@ def superpixels(image: Tensor, segments: int) -> Tensor:
             "superpixels come from scikit-image, which is not installed: pip install 'backplay[methods]'."
         ) from error
     colours = (image - image.min()) / (image.max() - image.min()).clamp(min=1e-12)
-    found = slic(colours.double().cpu().numpy(), n_segments=segments, start_label=0, channel_axis=0)
-    labels = torch.unique(torch.from_numpy(found), return_inverse=True)[1]
+    segmented = slic(colours.double().cpu().numpy(), n_segments=segments, start_label=0, channel_axis=0)
+    labels = torch.unique(torch.from_numpy(segmented), return_inverse=True)[1]
     return labels.to(image.device)
 
 
@@ -161,8 +161,8 @@ def constrained_regression(rows: Tensor, values: Tensor, weights: Tensor, total:
     # an orthonormal basis of the directions in which the sum stays: all but the first column of a QR of ones
     basis = torch.linalg.qr(torch.cat([torch.ones(count, 1), torch.eye(count)[:, 1:]], 1).to(rows))[0][:, 1:]
     root = weights.sqrt()
-    found = torch.linalg.lstsq((root[:, None] * rows) @ basis, root * (values - rows @ even), driver="gelsd").solution
-    return even + basis @ found
+    best = torch.linalg.lstsq((root[:, None] * rows) @ basis, root * (values - rows @ even), driver="gelsd").solution
+    return even + basis @ best
 
 
 def coalitions(count: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -15,31 +15,16 @@ from torch import Tensor
 from backplay.errors import NEVER_WALKED, InputError
 from backplay.kernels.kernel import DIFFERENCE, Kernel
 from backplay.kernels.moves import moving_kernel
-from backplay.kernels.pointwise import PassThrough, Split
+from backplay.kernels.pointwise import PassThrough, Split, evenly
 from backplay.methods.bilinear import Bilinear, Factors, Softmax, factors_of
-from backplay.methods.first_layers import sees_input
 from backplay.methods.relays import Relay, over, stabilised
 from backplay.methods.rules import Epsilon, Rule
-from backplay.methods.subject import Subject
+from backplay.methods.subject import Subject, sees_input, source_of
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
 from backplay.network.linear import Convolution
 from backplay.network.mass import Mass
-from backplay.network.nodes import (
-    Affine,
-    Diagonal,
-    Gate,
-    Halves,
-    Held,
-    Input,
-    Mix,
-    Node,
-    Norm,
-    Oracle,
-    Product,
-    Sum,
-    Wire,
-)
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Held, Input, Mix, Node, Norm, Oracle, Product, Sum
 from backplay.network.patterns import fitting
 from backplay.trajectory.passes import MassPass, Passed, run
 from backplay.values.forward import Values
@@ -77,8 +62,6 @@ class Rules:
                 return Factors(node, values, 0.0 if self.softmax is None else self.softmax.epsilon)
             case Affine():
                 return self.rule_of(node).relay(node, values)
-            case Halves():
-                return PassThrough() if len(node.inputs) == 1 else Split((0.5, 0.5))
             case Sum():
                 return self._sum(node, values)
             case Diagonal() if not self.passing and node.offset is not None:
@@ -89,8 +72,8 @@ class Rules:
                 return PassThrough()
             case Product() if self.uniform and not node.divides:
                 return Uniform(node)
-            case Product():
-                return PassThrough() if len(node.carrying) == 1 else Split((0.5, 0.5))
+            case Halves() | Product():
+                return evenly(len(node.carriers))
             case Oracle():
                 return Absorbing()
             case _:
@@ -141,9 +124,7 @@ class Uniform(Relay):
 
 def _has_no_rule(node: Node) -> bool:
     """Whether, seen through wires and constant scales, a value comes from an operator without a rule."""
-    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
-        node = node.carriers[0]
-    return isinstance(node, Oracle)
+    return isinstance(source_of(node), Oracle)
 
 
 class Terms(Relay):
@@ -200,7 +181,7 @@ class Linear(Relay):
 def _norm(node: Norm, values: Values) -> Kernel | Relay:
     if node.average is not None:
         return Linear(node, values)
-    if node.operator not in ("add", "sub", "rsub"):  # x times a statistic
+    if node.facts.reading != "addition":  # x times a statistic
         return PassThrough()
     # a spelled-out norm: the mean that is taken off is a term of its own
     left, right = node.inputs

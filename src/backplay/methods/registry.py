@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from backplay.entry import entry
@@ -16,10 +15,9 @@ from backplay.games.batches import check_finite, check_size, in_parts, targets_o
 from backplay.games.neurons import names_neurons
 from backplay.inputs import Target, check_hidden
 from backplay.keywords import Keyword, Layer
-from backplay.methods.first_layers import has_first_layer
 from backplay.methods.guessed_input import guess
 from backplay.methods.maps import last_map
-from backplay.methods.subject import Subject, has_attention, has_convolutions
+from backplay.methods.subject import Subject, has_attention, has_convolutions, has_first_layer
 from backplay.methods.tokens import find_tokens
 from backplay.network import Model, Network, read_model
 from backplay.network.arguments import Arguments, Inputs
@@ -264,15 +262,14 @@ class Explainer:
             return self.maps_of(subject)
 
         layout = PLAIN if self.layer is None else network.find(self.layer).layout  # refused before any work
-        with torch.inference_mode(False), torch.no_grad():
-            maps = in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once, layout)
+        maps = in_parts(network, inputs, target, explain, f"{self.info.title}: samples", at_once, layout)
         return inputs.pack(maps) if self.layer is None else maps[0]
 
     def maps_of(self, subject: Subject) -> Sequence[Tensor]:
         """The maps of a subject that is at hand, as several methods may share one; the method must fit its network."""
         subject = subject if self.layer is None else subject.at_layer(self.layer)
-        found: Any = self.info.function(subject, **self.params)
-        maps: Sequence[Tensor] = (found,) if isinstance(found, Tensor) else found
+        returned: Any = self.info.function(subject, **self.params)
+        maps: Sequence[Tensor] = (returned,) if isinstance(returned, Tensor) else returned
         if self.layer is None:
             check_hidden(subject.inputs, maps, subject.aim)
         return check_finite(maps)

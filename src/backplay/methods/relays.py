@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backplay.games.routing import contribute
+from backplay.games.tempered import contribute
 from backplay.network.nodes import Affine, Node
 from backplay.values.forward import Values
 

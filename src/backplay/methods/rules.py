@@ -21,7 +21,6 @@ from backplay.errors import KeywordError, suggestion, tensor_words
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.pointwise import PassThrough
 from backplay.keywords import Bound, Choice, Keyword, Number
-from backplay.methods.first_layers import sees_input, source_of
 from backplay.methods.relays import (
     BlindRelay,
     BoxRelay,
@@ -31,6 +30,7 @@ from backplay.methods.relays import (
     WeighingRelay,
     Weight,
 )
+from backplay.methods.subject import sees_input, source_of
 from backplay.network.nodes import Affine, rerun
 from backplay.values.forward import Values
 
@@ -216,9 +216,9 @@ class Box(Rule):
             beyond = side * (x - _like(bound, x))
             if bool((beyond > _ROUNDED * x.abs().amax()).any()):
                 worst = float(x.flatten()[beyond.flatten().argmax()])
-                told = f"{name} {tensor_words(bound)}" if isinstance(bound, Tensor) else f"{name}={bound!r}"
+                given = f"{name} {tensor_words(bound)}" if isinstance(bound, Tensor) else f"{name}={bound!r}"
                 raise KeywordError(
-                    f"{told} is out of range: the input holds {worst:.4g}, outside of the box; give bounds that hold "
+                    f"{given} is out of range: the input holds {worst:.4g}, outside of the box; give bounds that hold "
                     "every pixel, or leave them out."
                 )
 

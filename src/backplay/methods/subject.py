@@ -17,7 +17,8 @@ from backplay.network.arguments import Arguments, Inputs
 from backplay.network.attention import Attention
 from backplay.network.captures import Captures
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Overlay
+from backplay.network.nodes import Affine, Diagonal, Held, Input, Mix, Overlay
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 _estranged: WeakSet[Network] = WeakSet()  # captures that differ from their models from the start
@@ -43,18 +44,17 @@ class Subject:
     def __init__(self, captures: Captures, inputs: Arguments, target: Target) -> None:
         self.inputs, self.model = inputs, captures.model
         self.network = captures.get(inputs)
-        with torch.inference_mode(False), torch.no_grad():
-            self.logits = logits = self.network.model_logits(inputs)
-            if self.network is not captures.source:
-                self._keep_up(captures, logits)
-            self.aim: Aim = (
-                read_neurons(target, self.network, inputs.batch)
-                if names_neurons(target)
-                else read_target(target, logits, inputs)
-            )
-            # `w` like the logits, or 1 at a hidden neuron, which games alone explain; a copy, for it may have been made
-            # in inference mode
-            self.weights = self.aim.signed(logits).clone()
+        self.logits = logits = self.network.model_logits(inputs)
+        if self.network is not captures.source:
+            self._keep_up(captures, logits)
+        self.aim: Aim = (
+            read_neurons(target, self.network, inputs.batch)
+            if names_neurons(target)
+            else read_target(target, logits, inputs)
+        )
+        # `w` like the logits, or 1 at a hidden neuron, which games alone explain; a copy, for it may have been made
+        # in inference mode
+        self.weights = self.aim.signed(logits).clone()
 
     def aimed(self, target: Target) -> Subject:
         """The same inputs under another target over the logits; the model is not asked again."""
@@ -100,7 +100,7 @@ class Subject:
 
     def values(self, xs: Sequence[Tensor] | None = None) -> Values:
         """The network's forward pass on the subject's inputs, or on others of the same samples."""
-        return Values(self.network, self.inputs if xs is None else self.beside(xs), self.network.weights())
+        return Values(self.network, self.inputs if xs is None else self.with_inputs(xs), self.network.weights())
 
     def seen(self) -> tuple[Tensor, ...]:
         """The values at the sources."""
@@ -111,7 +111,7 @@ class Subject:
         """As games take it: (B, n) indices, weights, or hidden neurons."""
         return self.aim.given
 
-    def beside(self, xs: Sequence[Tensor]) -> Arguments:
+    def with_inputs(self, xs: Sequence[Tensor]) -> Arguments:
         """N other inputs among what stands beside each sample; N is any multiple of the batch."""
         repeats = len(xs[0]) // self.inputs.batch
         own = self.network.signature.per_sample
@@ -129,7 +129,7 @@ class Subject:
 
     def scores(self, xs: Sequence[Tensor]) -> Tensor:
         """(N,) `Σ w · logit` at N inputs; differentiable in them. N may be any multiple of the batch."""
-        logits = self.network.model_logits(self.beside(xs))
+        logits = self.network.model_logits(self.with_inputs(xs))
         return (logits * self.weights.repeat_interleave(len(logits) // len(self.weights), 0)).flatten(1).sum(1)
 
     def gradients(self, xs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
@@ -140,7 +140,7 @@ class Subject:
         if len(at[0]) == 1 and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()):
             # torch 2.13 differentiates an eval-mode batch norm wrongly for one sample in some memory layouts
             return tuple(g[:1] for g in self.gradients([torch.cat([x, x]) for x in at]))
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             leaves = [x.detach().clone().requires_grad_(True) for x in at]
             # copies of the leaves, which the model's first operator may change in place
             score = self.scores([leaf.clone() for leaf in leaves])
@@ -154,9 +154,9 @@ def has_attention(network: Network) -> bool:
 
 def has_convolutions(network: Network) -> bool:
     """Whether a convolution looks beyond its own patch: a patch embedding alone makes no feature map."""
-    found = [(n, n.map) for n in network.nodes if isinstance(n, Affine) and isinstance(n.map, Convolution)]
+    layers = [(n, n.map) for n in network.nodes if isinstance(n, Affine) and isinstance(n.map, Convolution)]
     constants = network.weights().constants
-    return any(max(node.weight(constants).shape[2:]) > min(geometry.stride, default=1) for node, geometry in found)
+    return any(max(node.weight(constants).shape[2:]) > min(geometry.stride, default=1) for node, geometry in layers)
 
 
 def replayed(values: Values, start: Node, leaf: Tensor) -> Tensor:
@@ -182,10 +182,33 @@ def differentiated(values: Values, start: Node, weights: Tensor, at: Tensor | No
 
     `at` is another value of the node than that of the forward pass.
     """
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         leaf = (values[start] if at is None else at).detach().clone().requires_grad_()
         logits = replayed(values, start, leaf)
         if not logits.requires_grad:  # the output does not depend on the node
             return torch.zeros_like(leaf)
         (gradient,) = torch.autograd.grad(logits, leaf, weights.clone())
     return gradient
+
+
+def source_of(node: Node) -> Node:
+    """What lies behind wires and constant scales."""
+    while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
+        node = node.carriers[0]
+    return node
+
+
+def sees_input(node: Node) -> bool:
+    """Whether only wires and constant scales lie between the input and a node's output."""
+    return isinstance(source_of(node), Input)
+
+
+def weighted_layers(network: Network) -> list[Affine]:
+    """Convolutions, linear layers and other products with a constant matrix."""
+    affine = [node for node in network.nodes if isinstance(node, Affine) and node in network.carrying]
+    return [node for node in affine if not isinstance(node, (Mix, Held))]
+
+
+def has_first_layer(network: Network) -> bool:
+    """Whether a convolution or linear layer sees the input itself."""
+    return any(sees_input(layer.operand) for layer in weighted_layers(network))

@@ -75,8 +75,8 @@ def find_tokens(network: Network) -> Tokens | None:
         return None
     if len(shape) == 3:
         return Positions(blocks) if counts == {shape[1]} else None
-    found = _grid(network, counts.pop())
-    return None if found is None else Patches(blocks, *found)
+    grid = _grid(network, counts.pop())
+    return None if grid is None else Patches(blocks, *grid)
 
 
 def _is_global(block: Attention) -> bool:

@@ -25,20 +25,13 @@ SAFELY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 def load(name: str, weights: Weights = None) -> Loaded:
     """The classifier in a folder; its weights are read from safetensors, or unpickled without running code."""
     folder = Path(name)
-    _check(folder)
-    transformers: Any = library("transformers", "models", "a Hugging Face folder")
-    with quietly(transformers):
-        try:
-            config = transformers.AutoConfig.from_pretrained(folder, **SAFELY)
-            processor = transformers.AutoImageProcessor.from_pretrained(folder, **SAFELY)
-            auto = transformers.AutoModelForImageClassification
-            model, source = model_of(auto, folder, config, weights)
-            preprocess = _Processed(processor)
-            height, width = preprocess(pillow().new("RGB", (64, 64))).shape[1:]
-        except BackplayError:
-            raise
-        except Exception as error:  # whatever a file with wrong contents brings the libraries to
-            raise ModelError(f"hf:{folder} cannot be loaded: {told(error)}") from error
+    with loading(folder) as transformers:
+        _check_files(folder)
+        config = transformers.AutoConfig.from_pretrained(folder, **SAFELY)
+        processor = transformers.AutoImageProcessor.from_pretrained(folder, **SAFELY)
+        model, source = model_of(transformers.AutoModelForImageClassification, folder, config, weights)
+        preprocess = _Processed(processor)
+        height, width = preprocess(pillow().new("RGB", (64, 64))).shape[1:]
     return Loaded(model.float().eval(), preprocess, _classes(config), (height, width), f"hf:{folder} ({source})")
 
 
@@ -52,15 +45,31 @@ class _Processed:
         return self.processor(images=image.convert("RGB"), return_tensors="pt")["pixel_values"][0]
 
 
-def _check(folder: Path) -> None:
+def _check_files(folder: Path) -> None:
+    for names in (["config.json"], ["preprocessor_config.json", "processor_config.json"]):
+        if not any((folder / name).is_file() for name in names):
+            raise MissingFileError(f"hf:{folder} has no {names[0]}; save the model and its image processor there.")
+
+
+@contextmanager
+def loading(folder: Path, what: str = "") -> Generator[Any]:
+    """The library transformers while it reads a folder: without its reports, and what it raises in one line.
+
+    `what` the folder should hold is said in the line.
+    """
     if not folder.is_dir():
         raise MissingFileError(
             f"hf:{folder} is no folder on this machine, and nothing is downloaded; give the folder that "
             "save_pretrained wrote, or that the hub's cache keeps."
         )
-    for names in (["config.json"], ["preprocessor_config.json", "processor_config.json"]):
-        if not any((folder / name).is_file() for name in names):
-            raise MissingFileError(f"hf:{folder} has no {names[0]}; save the model and its image processor there.")
+    transformers: Any = library("transformers", "models", "a Hugging Face folder")
+    with _quietly(transformers):
+        try:
+            yield transformers
+        except BackplayError:
+            raise
+        except Exception as error:  # whatever a file with wrong contents brings the libraries to
+            raise ModelError(f"hf:{folder} cannot be loaded{what}: {_one_line(error)}") from error
 
 
 def model_of(auto: Any, folder: Path, config: Any, weights: Weights) -> tuple[Any, str]:
@@ -93,15 +102,16 @@ def _classes(config: Any) -> tuple[str, ...] | None:
     return None if unnamed else labels
 
 
-def told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """What a library's error says, in one line."""
     text = " ".join(str(error).split())
-    told = isinstance(error, (OSError, ValueError, ImportError))  # the others' messages say little by themselves
-    return text if text and told else f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if text and isinstance(error, (OSError, ValueError, ImportError)):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__  # the others say little without a name
 
 
 @contextmanager
-def quietly(transformers: Any) -> Generator[None]:
+def _quietly(transformers: Any) -> Generator[None]:
     """Progress bars and load reports would stand between the lines of whoever asked; misfits are raised instead."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -9,11 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from backplay.errors import BackplayError, MissingFileError, ModelError
+from backplay.errors import ModelError
 from backplay.models.bundled import TEXTS, text_model
 from backplay.models.checkpoints import Weights
-from backplay.models.huggingface import SAFELY, model_of, quietly, told
-from backplay.models.loaded import library
+from backplay.models.huggingface import SAFELY, loading, model_of
 
 _HEADS = (  # how the names of transformers' classes end, and who loads them
     ("ForSequenceClassification", "AutoModelForSequenceClassification"),
@@ -60,21 +59,10 @@ def reads_text(name: str) -> bool:
 
 
 def _folder(folder: Path, weights: Weights) -> LoadedText:
-    if not folder.is_dir():
-        raise MissingFileError(
-            f"hf:{folder} is no folder on this machine, and nothing is downloaded; give the folder that "
-            "save_pretrained wrote, or that the hub's cache keeps."
-        )
-    transformers: Any = library("transformers", "models", "a Hugging Face folder")
-    with quietly(transformers):
-        try:
-            config = transformers.AutoConfig.from_pretrained(folder, **SAFELY)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **SAFELY)
-            model, source = model_of(_auto(transformers, folder, config), folder, config, weights)
-        except BackplayError:
-            raise
-        except Exception as error:  # whatever a file with wrong contents brings the libraries to
-            raise ModelError(f"hf:{folder} cannot be loaded as a text model: {told(error)}") from error
+    with loading(folder, " as a text model") as transformers:
+        config = transformers.AutoConfig.from_pretrained(folder, **SAFELY)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **SAFELY)
+        model, source = model_of(_auto(transformers, folder, config), folder, config, weights)
     return LoadedText(model.float().eval(), tokenizer, f"hf:{folder} ({source})")
 
 

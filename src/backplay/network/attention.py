@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from backplay.network.contraction import Contraction, Equation
-from backplay.network.nodes import Affine, Mix, Node, Scope, Wire
+from backplay.network.nodes import Affine, Mix, Node, Scope
+from backplay.network.wires import Wire
 
 
 @dataclass(frozen=True)

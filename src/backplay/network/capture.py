@@ -26,7 +26,6 @@ from backplay.network.nodes import Affine, Mix
 from backplay.network.precision import precision_of
 from backplay.network.reading.calls import functional
 from backplay.network.reading.program import read_program
-from backplay.network.reading.reach import is_recurrent
 from backplay.network.running import EXPORTING
 
 TOLERANCE = 1e-4  # of the replayed program beside the model, relative to the size of the logits
@@ -91,7 +90,7 @@ def _spelled_out(model: nn.Module, program: ExportedProgram, arguments: Argument
     try:
         program = functionalised(model, program, composed)
         return Network(model, program, *read_program(program, arguments), arguments)
-    except CaptureError:  # the first refusal names what the model calls
+    except CaptureError:  # the caller's own refusal names the operator that the model calls
         return None
 
 
@@ -99,8 +98,9 @@ def _composed_of_others(program: ExportedProgram) -> dict[OperatorBase, Callable
     """The operators of a program that have no row in `network.operators` and that torch can spell out in others."""
     known = torch.export.default_decompositions()
     called = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
-    unread = {op for op in called if (name := functional(op)[0]) not in operators.OPERATORS and not is_recurrent(name)}
-    return {op: known[op] for op in unread if op in known}
+    names = {op: functional(op)[0] for op in called if op in known}
+    unread = (op for op, name in names.items() if name not in operators.OPERATORS and not operators.is_recurrent(name))
+    return {op: known[op] for op in unread}
 
 
 def _pairs_of_samples(given: Arguments, fixed: bool) -> Arguments:
@@ -116,8 +116,7 @@ def _pairs_of_samples(given: Arguments, fixed: bool) -> Arguments:
         twice = single and (key in given.explained or (fixed and _is_single(value)))
         return torch.cat([value.detach(), value.detach()]) if twice else value.detach().clone()
 
-    with torch.inference_mode(False), torch.no_grad():
-        return given.with_values({k: double(k, v) for k, v in given.items()})
+    return given.with_values({k: double(k, v) for k, v in given.items()})
 
 
 def _is_single(value: Any) -> bool:
@@ -134,9 +133,8 @@ def check_sound(network: Network, example: Mapping[Any, Any]) -> None:
     """
     name = type(network.model).__name__
     replayed, network.example_logits = network.example_logits, torch.empty(0)
-    with torch.inference_mode(False), torch.no_grad():
-        model, again = (network.model_logits(example) for _ in range(2))
-        agreed = _agree(network, example, replayed, model)
+    model, again = (network.model_logits(example) for _ in range(2))
+    agreed = _agree(network, example, replayed, model)
     if _difference(model, again) >= TOLERANCE:
         raise CaptureError(
             f"two runs of {name} on the same input differ: its forward pass draws random numbers or keeps state.\n"

@@ -94,32 +94,32 @@ class Equation:
 
     def sizes(self, left: Sequence[Any], right: Sequence[Any]) -> dict[str, Any]:
         """How long each axis is; one of length 1 gives way to the other operand's."""
-        found: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
         for letters, shape in ((self.left, left), (self.right, right)):
             for letter, size in zip(letters, shape, strict=True):
-                if letter not in found or (isinstance(found[letter], int) and found[letter] == 1):
-                    found[letter] = size
-        return found
+                if letter not in sizes or (isinstance(sizes[letter], int) and sizes[letter] == 1):
+                    sizes[letter] = size
+        return sizes
 
     def features(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
         """What is multiplied with what: (shared axes, summed axis) of both, if nothing else tells labels apart."""
         if len(self.summed) != 1:
             return None
         letters = self.shared + self.summed
-        found = _over(left, self.left, letters), _over(right, self.right, letters)
-        if found[0] is None or found[1] is None:
+        pair = _over(left, self.left, letters), _over(right, self.right, letters)
+        if pair[0] is None or pair[1] is None:
             return None
-        one, other = torch.broadcast_tensors(found[0], found[1])
+        one, other = torch.broadcast_tensors(pair[0], pair[1])
         return one, other
 
     def values(self, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor] | None:
         """Which weights (left) meet which values (right): (heads, 1) and (heads, features); heads are shared axes."""
         own = "".join(c for c in self.right if c not in self.left)
-        found = _over(weights, self.left, self.shared), _over(values, self.right, self.shared + own)
-        if found[0] is None or found[1] is None:
+        pair = _over(weights, self.left, self.shared), _over(values, self.right, self.shared + own)
+        if pair[0] is None or pair[1] is None:
             return None
-        heads = torch.broadcast_shapes(found[0].shape, found[1].shape[: len(self.shared)])
-        marks, met = found[0].expand(heads), found[1].expand(*heads, *found[1].shape[len(self.shared) :])
+        heads = torch.broadcast_shapes(pair[0].shape, pair[1].shape[: len(self.shared)])
+        marks, met = pair[0].expand(heads), pair[1].expand(*heads, *pair[1].shape[len(self.shared) :])
         return marks.reshape(-1, 1), met.reshape(marks.numel(), -1)
 
     def spread(self, labels: Tensor, shape: torch.Size) -> Tensor:

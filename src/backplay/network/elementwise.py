@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.network import operators
-from backplay.network.nodes import Diagonal, Gate, Max, Node, Product, Scope, Sum, Wire, rerun
+from backplay.network.choices import Max
+from backplay.network.nodes import Diagonal, Gate, Node, Product, Scope, Sum, rerun
+from backplay.network.wires import Wire
 
 _CLOSE = 1e-6  # of two functions on the grid
 _AXES = 8
@@ -37,7 +38,7 @@ def _below(node: Node) -> Node | None:
         return node.operand
     if is_copy(node):
         return node.inputs[0]
-    pointwise = isinstance(node, (Gate, Diagonal, Sum, Product)) or operators.meaning(node.operator).pointwise
+    pointwise = isinstance(node, (Gate, Diagonal, Sum, Product)) or node.facts.pointwise
     if not pointwise and not (isinstance(node, Max) and node.winner is None):
         return None
     return common_ancestor(*dict.fromkeys(node.inputs))
@@ -45,7 +46,7 @@ def _below(node: Node) -> Node | None:
 
 def is_copy(node: Node) -> bool:
     """Whether a node is its operand under another name, as in-place operators on a copy leave behind (S3)."""
-    return isinstance(node, Wire) and operators.meaning(node.operator).copies
+    return isinstance(node, Wire) and node.facts.copies
 
 
 def common_ancestor(*nodes: Node) -> Node | None:

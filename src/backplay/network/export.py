@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import config as tracing
 from torch.utils._pytree import tree_map
 
+from backplay.entry import without_gradients
 from backplay.errors import CaptureError, first_line
 from backplay.network.arguments import Arguments
 from backplay.network.precision import HALF, in_single, is_half, precision_of
@@ -56,7 +57,7 @@ def export(model: nn.Module, arguments: Arguments) -> ExportedProgram:
         as_model = arguments.at([x.to(traced) for x in arguments.xs])
     wrapped, inputs = _Logits(model, list(arguments)), tuple(as_model.values())
     shapes = {"inputs": tuple(dynamic(k, v) for k, v in arguments.items())}
-    with evaluation(model), experts_by_token(model), torch.inference_mode(False), torch.no_grad(), _tersely():
+    with evaluation(model), experts_by_token(model), without_gradients(), _tersely():
         try:
             return torch.export.export(wrapped, inputs, dynamic_shapes=shapes, strict=False)
         except Exception as error:

@@ -16,7 +16,8 @@ from torch.export.graph_signature import InputKind
 
 from backplay.errors import CaptureError, InputError, InputTypeError, suggestion
 from backplay.network.arguments import Arguments, read_arguments
-from backplay.network.nodes import Input, Max, Node, Ref, forward
+from backplay.network.choices import Max
+from backplay.network.nodes import Input, Node, Ref, forward
 from backplay.network.precision import SingleScope, in_single, is_half, precision_of
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Constants
@@ -92,19 +93,19 @@ class Network:
 
     def tensors(self) -> dict[str, Tensor]:
         """The model's parameters and buffers that the program reads, as they are now."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         with EXPORTING:
             for path, names in self._places:
                 owner = _module(self.model, path)
                 for name in names:
                     held = _tensor(owner, name.rpartition(".")[2], attribute=name in self._constant)
                     if held is not None:
-                        found[name] = held
+                        tensors[name] = held
                     elif name not in self._constant:
                         raise CaptureError(
                             f"the model has changed: {name!r} is gone since it was captured; capture it again."
                         )
-        return found
+        return tensors
 
     @property
     def precision(self) -> torch.dtype:
@@ -230,9 +231,8 @@ class Network:
             raise InputError(why)
         given = given.in_order(self.example).played_in(self.precision)
         given.check_finite()
-        with torch.inference_mode(False), torch.no_grad():
-            copies = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
-            return given.with_values(self.signature.expanded(copies))
+        copies = {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in given.items()}
+        return given.with_values(self.signature.expanded(copies))
 
     def together(self, x: Tensor) -> int:
         """How many inputs like these are best run at once by who makes them one by one."""

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError, KeywordError
 from backplay.network.attention import Attention
+from backplay.network.choices import Max
 from backplay.network.contraction import Contraction
 from backplay.network.graph import Network
 from backplay.network.linear import Convolution, Dense
 from backplay.network.mass import Mass
-from backplay.network.nodes import Affine, Input, Max, Mix, Node, Scope, Wire
+from backplay.network.nodes import Affine, Input, Mix, Node, Scope
+from backplay.network.wires import Wire
 
 BY = ("channel", "head", "token", "position")
 
@@ -37,8 +39,8 @@ class Groups:
         """(B, count) what each group of each sample holds, float64."""
         rows = mass.layout.rows(mass.value).double()
         labels = mass.layout.rows(self.labels.expand(mass.value.shape))
-        found = torch.zeros(len(rows), self.count, dtype=torch.float64, device=rows.device)
-        return found.scatter_add_(1, labels, rows) * torch.exp2(mass.exponent)[:, None]
+        sums = torch.zeros(len(rows), self.count, dtype=torch.float64, device=rows.device)
+        return sums.scatter_add_(1, labels, rows) * torch.exp2(mass.exponent)[:, None]
 
 
 def check_by(by: Any) -> str:
@@ -148,8 +150,7 @@ def channel_axis(network: Network, node: Node, scope: Scope) -> int | None:
         case Wire():
             return _traced(network, node, scope, lambda labels: node.move(labels, scope))
         case Max(winner=winner) if winner is not None:
-            chosen = winner(scope[node.inputs[0]])
-            return _traced(network, node, scope, lambda labels: labels[0].flatten()[chosen])
+            return _traced(network, node, scope, lambda labels: node.pick(labels, scope))
         case _:
             below = node.carriers[0] if node.carriers else None
             same = below is not None and scope[below].ndim == value.ndim
@@ -200,8 +201,10 @@ def read_states(network: Network, node: Node, states: Any, by: str, scope: Scope
     groups = groups_of(network, node, by, scope)
     wrong = [c for c in chosen if not 0 <= c < groups.count]
     if wrong or not chosen:
-        told = f"{by} {wrong[0]} is out of range" if wrong else f"no {by} is chosen"
-        raise InputError(f"{told}: {node.name!r} has {groups.count} {by}s; give numbers from 0 to {groups.count - 1}.")
+        problem = f"{by} {wrong[0]} is out of range" if wrong else f"no {by} is chosen"
+        raise InputError(
+            f"{problem}: {node.name!r} has {groups.count} {by}s; give numbers from 0 to {groups.count - 1}."
+        )
     return groups.mask(chosen).to(value.dtype)
 
 
@@ -209,8 +212,8 @@ def _as_tensor(states: Any, node: Node) -> Tensor:
     try:
         if isinstance(states, (str, bool)) or states is None:
             raise TypeError
-        found = torch.as_tensor(list(states) if isinstance(states, (range, set, frozenset)) else states)
-        return found if found.numel() else found.long()  # an empty list has no numbers of any kind
+        numbers = torch.as_tensor(list(states) if isinstance(states, (range, set, frozenset)) else states)
+        return numbers if numbers.numel() else numbers.long()  # an empty list has no numbers of any kind
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputTypeError(
             f"states of {node.name!r} must be numbers, or a mask of bool or within [0, 1]; got {type(states).__name__}."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FIRST = 97  # the number of the first sample: no model pads with it, and every precision holds it exactly
+FIRST = 97  # samples are traced by number, from this one on: no model fills in 97, and every dtype holds it exactly
 
 
 @dataclass(frozen=True)

@@ -117,12 +117,12 @@ class LinearMap(ABC):
         sample = inside[states] // above.shape[1]
         distinct, place = cast("tuple[Tensor, Tensor]", torch.unique(states, return_inverse=True))
         owner = inside[distinct] // above.shape[1]
-        turn = torch.zeros_like(distinct)  # the round in which a state of its sample is looked at
+        round_of = torch.zeros_like(distinct)  # the round in which a state of its sample is looked at
         for k in range(len(above)):
-            turn[owner == k] = torch.arange(int((owner == k).sum()), device=states.device)
+            round_of[owner == k] = torch.arange(int((owner == k).sum()), device=states.device)
         row = torch.empty(len(distinct), below.shape[1], dtype=_precision(weight), device=states.device)
-        for k in range(int(turn.amax()) + 1):
-            here = turn == k
+        for k in range(int(round_of.amax()) + 1):
+            here = round_of == k
             unit = torch.zeros(shapes[1].numel(), dtype=row.dtype, device=states.device)
             unit[distinct[here]] = 1.0
             mass = self.adjoint(unit.view(shapes[1]), weight, shapes[0])
@@ -331,7 +331,7 @@ def transpose(function: Callable[..., Tensor], y: Tensor, *shapes: torch.Size) -
 
     The operands are single zeros expanded to their shapes, so the product costs no forward memory of its own.
     """
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         zero = torch.zeros(1, dtype=y.dtype, device=y.device)
         operands = [zero.expand(shape).requires_grad_() for shape in shapes]
         out = function(*operands)
@@ -359,9 +359,9 @@ def write_through(function: Callable[[Tensor], Tensor], y: Tensor, shape: torch.
 
 def _overlaps(view: Tensor) -> bool:
     """Whether two places of a view may be one in memory."""
-    reach = 0
+    span = 0
     for stride, size in sorted(zip(view.stride(), view.shape, strict=True)):
-        if size > 1 and stride <= reach:
+        if size > 1 and stride <= span:
             return True
-        reach += stride * (size - 1)
+        span += stride * (size - 1)
     return False

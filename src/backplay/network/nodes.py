@@ -1,24 +1,24 @@
 """The nodes of a network graph, one class for each way to compute and to carry mass (S3), and how they are run.
 
 A node says what it computes (`function` on `args`), what mass may move to (`carriers`) and what is static about its
-output (`shape`, `layout`, `nonnegative`). It knows nothing of games. `forward` is the one interpreter: the network's
-own pass, deformed passes and passes over a part of the graph (`rerun`) all go through it.
+output (`shape`, `layout`, `nonnegative`). It knows nothing of games. Wires, choices and attention have files of their
+own. `forward` is the one interpreter: the network's own pass, deformed passes and passes over a part of the graph
+(`rerun`) all go through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from backplay.entry import at
 from backplay.network.layout import PLAIN, Layout
-from backplay.network.linear import LinearMap, transpose, write_through
-from backplay.network.operators import meaning
+from backplay.network.linear import LinearMap
+from backplay.network.operators import Operator, meaning
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,11 @@ class Node:
         """How mass moves here, one of the kinds in the specification's table (S3); several classes may share one."""
         return "oracle" if self.in_oracle else self.own_kind
 
+    @property
+    def facts(self) -> Operator:
+        """What its operator means."""
+        return meaning(self.operator)
+
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """Live operands, in the order of the arguments."""
@@ -249,6 +254,11 @@ class Mix(Affine):
     signed_weights: bool = False  # whether weights may be negative
     count: int | None = None  # of a mean or sum: how many elements each output is made of
 
+    @property
+    def unsigned(self) -> bool:
+        """Whether no contribution is negative, so that there is one stream and no outside option (S18)."""
+        return self.operand.nonnegative and not self.signed_weights
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Held(Affine):
@@ -310,51 +320,6 @@ class Sum(Node):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Max(Node):
-    """Max pooling, amax, maximum: `winner` gives, for each output, the flat index of its winner in `carriers[0]`.
-
-    For the maximum of two live operands `winner` is None and the operands compete elementwise. A minimum is the maximum
-    of the negated operands (S3f); order statistics (`topk`, `sort`) have winners too.
-    """
-
-    own_kind = "max"
-
-    winner: Callable[[Tensor], Tensor] | None = None
-    both: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # values and winners, where one call gives them
-    least: bool = False  # the smallest wins
-
-    @property
-    def place(self) -> tuple[str, Node]:
-        """Where a forward pass keeps the winners that it has met."""
-        return "winners", self
-
-    def run(self, scope: Scope) -> Any:
-        if self.both is None or not isinstance(scope, dict):
-            return super().run(scope)
-        with at(self):
-            value, scope[self.place] = self.both(scope[self.inputs[0]])
-        return value
-
-    def first(self, left: Tensor, right: Tensor) -> Tensor:
-        """Where the first of two operands wins; it also wins ties."""
-        return left <= right if self.least else left >= right
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class Select(Node):
-    """`where(mask, a, b)` by a live mask: as at a maximum, all mass goes to one side (S3f). A constant side ends it."""
-
-    own_kind = "max"
-
-    mask: Node
-    sides: tuple[Any, Any]  # nodes or constants
-
-    @property
-    def carriers(self) -> tuple[Node, ...]:
-        return tuple(side for side in self.sides if isinstance(side, Node) and side.carries)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
 class Norm(Unary):
     """Normalisation with detached statistics: `scale(scope)` is the diagonal that the game sees (S3, S7)."""
 
@@ -381,72 +346,8 @@ class Product(Node):
     def carriers(self) -> tuple[Node, ...]:
         return self.carrying
 
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class Wire(Node):
-    """Moves elements, and may fill in others: constant floating-point tensors (a class token) and `Fill` numbers."""
-
-    own_kind = "wire"
-
-    constants: bool = False  # some outputs are filled in: they have no live source
-    pads: bool = False  # some outputs are zero padding
-
-    def transpose(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-        """Mass at the output carried back to each live operand."""
-        facts = meaning(self.operator)
-        if facts.dropout or (facts.copies and mass.shape == shapes[0]):
-            return (mass,)  # no element moves
-        if facts.views and len(shapes) == 1:
-            back = write_through(lambda x: self.move([x], scope), mass, shapes[0])
-            if back is not None:
-                return (back,)
-        if facts.joins and all(isinstance(part, (Node, Ref)) for part in self.args[0]):
-            return self._parted(mass, scope, shapes)
-        return transpose(lambda *operands: self.move(operands, scope), mass, *shapes)
-
-    def _parted(self, mass: Tensor, scope: Scope, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-        """Mass of a concatenation, part by part."""
-        parts, dim, own = self.args[0], self.args[1] if len(self.args) > 1 else 0, iter(shapes)
-        all_shapes = [next(own) if isinstance(part, Node) else scope[part].shape for part in parts]
-        sizes = [
-            shape[dim] if len(shape) == mass.ndim else 0 for shape in all_shapes
-        ]  # an empty list counts for nothing
-        pieces = zip(mass.split(sizes, dim), parts, strict=True)
-        return tuple(piece for piece, part in pieces if isinstance(part, Node))
-
-    def move(self, operands: Sequence[Tensor], scope: Scope, constant: float = 0.0) -> Tensor:
-        """Run the wire on other operands; all that it fills in becomes `constant`."""
-        return self.function(*_substituted(self.args, iter(operands), scope, constant, operands[0].dtype))
-
-    def live(self, shapes: Sequence[torch.Size], scope: Scope, like: Tensor) -> Tensor:
-        """1 on elements with a live source, 0 on what is filled in."""
-        one = torch.ones(1, dtype=like.dtype, device=like.device)
-        return self.move([one.expand(shape) for shape in shapes], scope)
-
-    def sources(self, shapes: Sequence[torch.Size], scope: Scope, device: torch.device) -> Tensor:
-        """For each output the number of the element that it holds, counted on from operand to operand; −1: a fill."""
-        names: list[Tensor] = []
-        offset = 1
-        for shape in shapes:
-            end = offset + shape.numel()
-            names.append(torch.arange(offset, end, dtype=torch.float64, device=device).view(shape))
-            offset = end
-        return self.move(names, scope).long() - 1
-
-
-def _substituted(tree: Any, operands: Iterator[Tensor], scope: Scope, constant: float, dtype: torch.dtype) -> Any:
-    """Arguments of a wire with its live operands replaced in turn, and what it fills in by one number."""
-
-    def value(leaf: Any) -> Any:
-        if isinstance(leaf, Node):
-            return next(operands)
-        if isinstance(leaf, Fill):
-            return constant
-        if isinstance(leaf, Ref):
-            given = scope[leaf]
-            floating = isinstance(given, Tensor) and given.is_floating_point()
-            return torch.full_like(given, constant, dtype=dtype) if floating else given
-        # a cast moves mass as it is
-        return dtype if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
-
-    return mapped(tree, value)
+    def scale_of(self, factor: Node, scope: Scope) -> Tensor:
+        """What one factor is multiplied by: the other factor, or one over the divisor."""
+        left, right = self.factors
+        other = scope[right if factor is left else left]
+        return 1 / other if self.divides else other

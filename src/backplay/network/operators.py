@@ -18,6 +18,11 @@ class Operator:
 
     reading: str = ""  # the function in `network.reading` that turns its calls into nodes
     gate: str = ""  # of an activation: its name in `network.forms`, "other" where it has no formula there
+    softmax: bool = False  # weights above 0 that sum to 1 along the axis that is its second argument
+    divides: bool = False  # its second operand is a divisor
+    quadratic: bool = False  # a polynomial of degree two at most in all of its operands together
+    by_channel: bool = False  # its constants lie along axis 1 of its first operand
+    planar: bool = False  # pools or resamples maps (B, C, h, w)
     pointwise: bool = False  # each output element is a function of the operands' elements at its own place
     nonnegative: bool = False  # no output is below 0 (S5)
     weighs: bool = False  # in a product its output is a detached factor (S17), an inverse a divisor (S3c)
@@ -71,10 +76,11 @@ _row("prelu _prelu_kernel", reading="gate", gate="prelu")
 _row("gelu", reading="gate", gate="gelu")
 _row("silu", reading="gate", gate="silu")
 _row("hardswish", reading="gate", gate="hardswish")
+_row("hardsigmoid", reading="gate", gate="hardsigmoid")
 _row("mish", reading="gate", gate="mish")
 _row("softplus", reading="gate", gate="softplus")
 _row(
-    "elu selu celu sigmoid hardsigmoid tanh log_sigmoid softsign tanhshrink softshrink hardshrink threshold exp expm1 "
+    "elu selu celu sigmoid tanh log_sigmoid softsign tanhshrink softshrink hardshrink threshold exp expm1 "
     "log log1p log2 log10 sqrt rsqrt square abs sin cos tan erf erfc atan asin acos reciprocal sinh cosh asinh acosh "
     "atanh exp2 logit sinc remainder fmod frac erfinv lgamma digamma i0 nan_to_num float_power copysign positive "
     "special_ndtr special_log_ndtr special_ndtri special_entr special_erfcx special_i0e special_i1 special_i1e",
@@ -102,6 +108,7 @@ _row("detach", reading="detached")
 _row("add sub rsub", reading="addition")
 _row("neg", reading="negation", pointwise=True)
 _row("mul div true_divide", reading="multiplication")
+_row("div true_divide", divides=True)
 _row("linear", reading="linear")
 _row("addmm baddbmm addmv", reading="added_product")
 _row("mm matmul bmm mv dot inner linalg_vecdot tensordot", reading="product_of_two")
@@ -111,13 +118,15 @@ _row(
     "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d _convolution",
     reading="convolution",
 )
-_row("softmax _softmax", reading="softmax", nonnegative=True)
+_row("softmax _softmax", reading="softmax", softmax=True, nonnegative=True)
 _row("scaled_dot_product_attention", reading="fused_attention")
 
 # ---------------------------------------------------------------- norms and statistics
 
 _row("batch_norm _native_batch_norm_legit_no_training cudnn_batch_norm", reading="batch_norm")
 _row("layer_norm native_layer_norm rms_norm group_norm native_group_norm instance_norm", reading="norm")
+_row("batch_norm _native_batch_norm_legit_no_training cudnn_batch_norm prelu _prelu_kernel", by_channel=True)
+_row("group_norm native_group_norm instance_norm", by_channel=True)
 _row("var std var_mean std_mean", reading="variance")
 _row("linalg_vector_norm norm", reading="vector_norm")
 
@@ -142,6 +151,13 @@ _row("index_add scatter_add", reading="accumulation")
 _row("scatter scatter_reduce", reading="scatter")
 _row("index_put", reading="index_put")
 _row("grid_sampler grid_sampler_2d", reading="grid_sample")
+
+_row("add sub rsub mul matmul mm bmm einsum mean sum square", quadratic=True)
+_row(
+    "avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool2d max_pool2d max_pool2d_with_indices adaptive_max_pool2d "
+    "upsample_bilinear2d upsample_nearest2d _upsample_nearest_exact2d upsample_bicubic2d grid_sampler_2d",
+    planar=True,
+)
 
 # ---------------------------------------------------------------- choices
 
@@ -215,6 +231,13 @@ ALIASES = {"special_expit": "sigmoid", "special_gammaln": "lgamma", "special_psi
     f"special_{name}": name
     for name in "erf erfc erfinv exp2 expm1 log1p logit sinc i0 digamma round softmax log_softmax logsumexp".split()
 }
+
+LOG_SOFTMAX = frozenset({"log_softmax", "_log_softmax"})  # no row: the exporter spells out what it can
+
+
+def is_recurrent(name: str) -> bool:
+    """Whether an operator runs a recurrent layer."""
+    return name.startswith(("lstm", "gru", "rnn_", "_thnn", "quantized_"))
 
 
 def is_counting(dtype: torch.dtype) -> bool:

@@ -56,7 +56,7 @@ class Snapshot:
     def still(self, tensors: dict[str, Tensor]) -> bool:
         """Whether the tensors are as they were."""
         marks = {name: Mark.of(t) for name, t in tensors.items()}
-        # with pointers unmoved, the views of that time show the entries of now
+        # as long as no pointer has moved, the views of that time show the present entries
         return marks == self.marks and _equal(self.entries, _read(self.views))
 
 

@@ -1,10 +1,10 @@
 """Randomisation experiments: does an explanation depend on what a network has learned, and does its calculation?"""
 
-from backplay.sanity.agreement import rank_correlations, readouts_of
 from backplay.sanity.baselines import InputPair, NoiseLevel, Round, double_random, input_noise, separability
 from backplay.sanity.cascade import Step, cascade
 from backplay.sanity.distances import NetworkDistances, network_distances
 from backplay.sanity.randomise import Stage, layers, randomise
+from backplay.sanity.similarity import rank_correlations, readouts_of
 from backplay.sanity.walks import Compared
 
 __all__ = [

@@ -157,7 +157,7 @@ def input_noise(
     network = network_of(model, x, "input_noise")
     own = Unchanged(network, x, aim_of(network, x, target))
     return (
-        NoiseLevel(sigma=sigma, **own.beside(network, noisy(x, sigma, seed, range(len(x))), both, asked))
+        NoiseLevel(sigma=sigma, **own.compared_with(network, noisy(x, sigma, seed, range(len(x))), both, asked))
         for sigma in levels
     )
 
@@ -268,7 +268,7 @@ def pairs_met(
     network: Network, a: Tensor, b: Tensor, games: Sequence[str], further: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The fields of a `Compared` of pairs of inputs, (B, …) each; asked about the class found in the first ones."""
-    return Unchanged(network, a, aim_of(network, a, None)).beside(network, b, games, further)
+    return Unchanged(network, a, aim_of(network, a, None)).compared_with(network, b, games, further)
 
 
 def _check_count(name: str, value: int) -> None:

@@ -107,7 +107,7 @@ def step_of(
     else:
         other = twin.at(number, own.x)
         again = {name: describe(e.on(other).attribute(own.x, own.aim)) for name, e in explainers.items()}
-        met = own.beside(other, own.x, games, further)
+        met = own.compared_with(other, own.x, games, further)
     return Step(
         number=number,
         layer=twin.stages[number - 1] if number else None,

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from backplay.bench.reading import Item
-from backplay.bench.sources import (
-    KEYS,
-    Contender,
-    Params,
-    check_params,
-    data_of,
-    method_of,
-    networks_of,
-    opened,
-    relatives,
-    text_of,
-    whole,
-)
+from backplay.bench.sources import COMMON, KEYS, Params, RunConfig, check_params, common, method_of, opened, whole
 from backplay.bench.tables import words
 from backplay.sanity.baselines import SIGMAS
 from backplay.sanity.randomise import Which
@@ -66,23 +53,11 @@ class Trial:
         return (*walks, *(f"{label}.{name}" for label in self.methods if label in fitting for name in MAP_READOUTS))
 
 
-@dataclass(frozen=True)
-class SanityConfig:
-    """A run, checked."""
+@dataclass(frozen=True, kw_only=True)
+class SanityConfig(RunConfig):
+    """A run of experiments, checked."""
 
-    name: str
-    paper: str  # the label of the table or figure that it reproduces, or nothing
-    seed: int
-    threads: int
-    retries: int
-    networks: tuple[Contender, ...]
-    data: dict[str, Any]
     trials: tuple[Trial, ...]
-    text: str  # what the run is known by: equal texts are equal runs
-
-    @property
-    def hash(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 def load(path: str | Path, zoo: bool = False, images: int | None = None) -> SanityConfig:
@@ -92,29 +67,15 @@ def load(path: str | Path, zoo: bool = False, images: int | None = None) -> Sani
     """
     path = Path(path)
     top = opened(path, "sanity")
-    keys = top.mapping(KEYS["sanity"], ("name", "paper", "seed", "threads", "retries"))
-    settings = {"kind": "zoo", "name": "zoo"} if zoo else data_of(keys["data"], path.parent)
-    settings |= {} if images is None else {"test": images}
-    networks = networks_of(keys["models"], path.parent)
-    networks = relatives(networks) if zoo else networks
-    name = keys["name"].text() if "name" in keys else path.stem
+    keys = top.mapping(KEYS["sanity"], COMMON)
+    shared = common(path, top, keys, zoo, {} if images is None else {"test": images})
     trials = tuple(_trial(item) for item in keys["experiments"].items())
     names = [trial.name for trial in trials]
     if len(set(names)) < len(names):
         raise keys["experiments"].error("has two experiments of one name; give each a name: of its own.")
-    if len(networks) < 2 and any(trial.kind == "distances" for trial in trials):
+    if len(shared["networks"]) < 2 and any(trial.kind == "distances" for trial in trials):
         raise keys["models"].error("names one network; distances compares two or more.")
-    return SanityConfig(
-        name=name,
-        paper=keys["paper"].text() if "paper" in keys else "",
-        seed=whole(keys, "seed", 0, 0),
-        threads=whole(keys, "threads", 1, 1),
-        retries=whole(keys, "retries", 0, 2),
-        networks=networks,
-        data=settings,
-        trials=trials,
-        text=text_of(top.plain | {"name": name}, networks, settings),
-    )
+    return SanityConfig(**shared, trials=trials)
 
 
 def _trial(item: Item) -> Trial:

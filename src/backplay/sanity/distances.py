@@ -82,7 +82,7 @@ def network_distances(
     for i, network in enumerate(all_networks):
         own = Unchanged(network, x, aim)
         for j in range(i + 1, len(networks)):
-            met = Compared(**own.beside(all_networks[j], x, games, readouts[1:]))
+            met = Compared(**own.compared_with(all_networks[j], x, games, readouts[1:]))
             for name in readouts:
                 for game, values in met.readout(name).items():
                     found[name][game][i, j] = found[name][game][j, i] = values

@@ -1,9 +1,10 @@
-"""A run of experiments from its config to its last row; rows and engines are the benchmark's."""
+"""A run of experiments from its config to its last row, tables and figures; rows and engines are the benchmark's."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from backplay.bench.runs import NETWORKS, Summary, refused_first, session_of, wo
 from backplay.bench.sources import Contender
 from backplay.bench.store import Store, write_whole
 from backplay.errors import InputError
+from backplay.sanity import figures, tables
 from backplay.sanity.config import SanityConfig
 from backplay.sanity.plan import SPLIT, Known, portions
 from backplay.sanity.randomise import layers
@@ -49,12 +51,8 @@ def run(
         raise InputError("the config asks for nothing: none of its steps is a step of one of its networks.")
     with Store(out, session_of(config.name, config.hash, config.seed), config.text, resume) as store:
         write_whole(out / NETWORKS, json.dumps(known, indent=1, ensure_ascii=False).encode())
-        machine = start(_order(config), engine, workers, address)
-        try:
+        with closing(start(_order(config), engine, workers, address)) as machine, closing(progress):
             work_off(machine, wanted, store, config.retries, progress, "experiments", summary)
-        finally:
-            progress.close()
-            machine.close()
     return summary
 
 
@@ -87,3 +85,26 @@ def _asked(network: Contender, config: SanityConfig) -> dict[str, Any]:
         "together": max(1, min(TOGETHER, captured.at_once(example) // 4)),
         "refused": {label: fits.refused[name] for label, (name, _) in methods.items() if name in fits.refused},
     }
+
+
+TABLES, FIGURES = FOLDERS = ("tables", "figures")
+FORMS = ("md", "csv")
+
+
+def write(folder: str | Path) -> list[Path]:
+    """Write all tables (`tables/tables.md`, `.csv`) and figures (`figures/*.png`, `.svg`) of a run into its folder."""
+    folder = Path(folder)
+    built = tables.build(folder)
+    (folder / TABLES).mkdir(exist_ok=True)
+    written = [folder / TABLES / f"tables.{form}" for form in FORMS]
+    for path, form in zip(written, FORMS, strict=True):
+        write_whole(path, tables.write(built, form).encode())
+    return written + _draw(folder)
+
+
+def _draw(folder: Path) -> list[Path]:
+    """The figures; none where the experiments have none."""
+    try:
+        return figures.save(figures.draw(folder), folder / FIGURES)
+    except InputError:  # no experiment of the run has a figure
+        return []

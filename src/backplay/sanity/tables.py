@@ -14,9 +14,9 @@ from typing import Any
 from backplay.bench.formats import barred, tex
 from backplay.bench.rows import TableCell
 from backplay.errors import KeywordError, suggestion
-from backplay.sanity.agreement import rank_correlations
 from backplay.sanity.config import MAP_READOUTS, Trial
 from backplay.sanity.results import Results, label_of
+from backplay.sanity.similarity import rank_correlations
 
 TITLES = {
     "distance": "H",

@@ -117,8 +117,8 @@ def listed(keyword: str, given: Any, what: str) -> list[Any]:
 def check_batch(x: object, caller: str) -> None:
     """Inputs that are counted and taken apart: one tensor, its first dimension the samples."""
     if not isinstance(x, Tensor) or x.ndim < 2 or not len(x):
-        told = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise InputTypeError(f"{caller} takes inputs as one tensor (B, …) of one sample or more; got {told}.")
+        given = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise InputTypeError(f"{caller} takes inputs as one tensor (B, …) of one sample or more; got {given}.")
 
 
 _FURTHER = [name for name in READOUTS if name not in USUAL]
@@ -151,7 +151,9 @@ class Unchanged:
             self._maps[name] = describe(explainer.on(self.network).attribute(self.x, self.aim))
         return self._maps[name]
 
-    def beside(self, network: Network, x: Tensor, games: Sequence[str], further: Sequence[str] = ()) -> dict[str, Any]:
+    def compared_with(
+        self, network: Network, x: Tensor, games: Sequence[str], further: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """The fields of a `Compared`: its walks beside those of another network, or of other inputs."""
         return meet({game: (self.play(game), played(network, game, x, self.aim)) for game in games}, further)
 

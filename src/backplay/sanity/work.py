@@ -17,12 +17,12 @@ from backplay.bench.rows import SECONDS, Job, Outcome, Portion
 from backplay.bench.sources import Contender
 from backplay.bench.worker import Worker
 from backplay.network import Network
-from backplay.sanity.agreement import readouts_of
 from backplay.sanity.baselines import image_of, noisy, pairs_met, pairs_of, random_round, sides_of
 from backplay.sanity.cascade import Forgetting, step_of
 from backplay.sanity.config import Trial
 from backplay.sanity.distances import twin_of
 from backplay.sanity.plan import SPLIT
+from backplay.sanity.similarity import readouts_of
 from backplay.sanity.walks import USUAL, Compared, Unchanged, aim_of
 
 
@@ -157,7 +157,7 @@ class SanityWorker(Worker):
     def _noise(self, asked: Asked) -> Found:
         names, own = self._unchanged(asked)
         x = noisy(own.x, float(asked.given["sigma"]), self.order.seed, asked.indices)
-        return names, _numbers(Compared(**own.beside(asked.network, x, asked.trial.games, asked.further)), asked)
+        return names, _numbers(Compared(**own.compared_with(asked.network, x, asked.trial.games, asked.further)), asked)
 
     def _between_inputs(self, asked: Asked) -> Found:
         kind: str = asked.given["pair"]
@@ -184,7 +184,7 @@ class SanityWorker(Worker):
             contender = self.networks[other]
             model = models.load(contender.load, contender.weights).model
             self._other = other, twin_of(asked.network, model, own.x)
-        met = own.beside(self._other[1], own.x, asked.trial.games, asked.further)
+        met = own.compared_with(self._other[1], own.x, asked.trial.games, asked.further)
         return names, _numbers(Compared(**met), asked)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from backplay.network.attention import Attention
+from backplay.network.choices import Max, Select
 from backplay.network.contraction import Contraction, Equation
 from backplay.network.graph import Network
 from backplay.network.linear import Averaging, Convolution, Dense
@@ -24,7 +25,6 @@ from backplay.network.nodes import (
     Halves,
     Held,
     Input,
-    Max,
     Mix,
     Node,
     Norm,
@@ -32,22 +32,19 @@ from backplay.network.nodes import (
     Overlay,
     Product,
     Ref,
-    Select,
     Sum,
 )
 from backplay.symmetry.ledger import Axis, Ledger, line
 from backplay.symmetry.origins import Origins, refs
 from backplay.values.forward import Values
 
-_PER_CHANNEL = ("batch_norm", "prelu", "group_norm", "instance_norm")  # constants lie along axis 1
 _MANY = 256  # sets of channels that one node may tell apart
 
 
 def read_channels(network: Network, inputs: Mapping[Any, Any]) -> Channels:
     """The channels of a network, found on the first sample of an input."""
     first = {k: v[:1] if isinstance(v, Tensor) and v.ndim else v for k, v in inputs.items()}
-    with torch.inference_mode(False), torch.no_grad():
-        return Channels(network, Values(network, first, network.weights()))
+    return Channels(network, Values(network, first, network.weights()))
 
 
 class Channels:
@@ -74,10 +71,10 @@ class Channels:
 
     def signatures(self) -> list[int]:
         """A number for each channel that tells at which nodes it stands and how often; none may replace another's."""
-        found = torch.zeros(len(self.ledger) + 1, dtype=torch.long)
+        hashes = torch.zeros(len(self.ledger) + 1, dtype=torch.long)
         for labels in self._labels.values():
-            found = found * 1000003 + torch.bincount(labels.flatten().cpu(), minlength=len(found))
-        return found[1:].tolist()
+            hashes = hashes * 1000003 + torch.bincount(labels.flatten().cpu(), minlength=len(hashes))
+        return hashes[1:].tolist()
 
     # ---------------------------------------------------------------- labels
 
@@ -109,8 +106,7 @@ class Channels:
             case Sum() | Product() | Max(winner=None):
                 return self.ledger.tie(*below).expand(shape) if len(below) == 2 else self._stop(below, shape)
             case Max():
-                assert node.winner is not None
-                return below[0].flatten()[node.winner(self.values[node.inputs[0]])]
+                return node.pick(below, self.values)
             case Oracle():
                 return self._softmax(node, below)
             case _:
@@ -134,26 +130,26 @@ class Channels:
         if not isinstance(geometry, (Convolution, Dense)) or (convolves and geometry.transposed and groups > 1):
             return self._stop([labels], shape)
         axis = 1 if convolves else labels.ndim - 1
-        found = line(labels, axis)
-        if found is None or found[0] != axis:
+        along = line(labels, axis)
+        if along is None or along[0] != axis:
             return self._stop([labels], shape)
-        columns = found[1]
+        columns = along[1]
         sources = [r for r in refs(node.args) if isinstance(self.values.get(r), Tensor) and self.values[r].ndim]
-        turned = {r: self._turned(node, self.values[r]) for r in sources}
+        transposed = {r: self._transposed(node, self.values[r]) for r in sources}
         size = columns.numel() // groups
-        if not all(r in self._names and self._fits(r, shape[axis], size, turned[r]) for r in sources):
+        if not all(r in self._names and self._fits(r, shape[axis], size, transposed[r]) for r in sources):
             return self._stop([labels], shape)
         rows = self.ledger.new(shape[axis]).to(labels.device)
         if groups > 1:
             columns = self._grouped(rows, columns, groups)
         for ref in sources:
             flat = self.values[ref].ndim == 1
-            self._add_axis(self._names[ref], 0 if flat else int(turned[ref]), rows, node, makes=True)
+            self._add_axis(self._names[ref], 0 if flat else int(transposed[ref]), rows, node, makes=True)
             if not flat:
-                self._add_axis(self._names[ref], 1 - int(turned[ref]), columns, node, makes=False)
+                self._add_axis(self._names[ref], 1 - int(transposed[ref]), columns, node, makes=False)
         return rows.view([-1 if d == axis % len(shape) else 1 for d in range(len(shape))]).expand(shape)
 
-    def _turned(self, node: Affine, tensor: Tensor) -> bool:
+    def _transposed(self, node: Affine, tensor: Tensor) -> bool:
         """Whether a parameter holds its rows second: transposed convolutions, and products `x @ W`."""
         if isinstance(node.map, Convolution):
             return node.map.transposed
@@ -165,9 +161,9 @@ class Channels:
         same = weight.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
         return same and weight.stride() == tensor.stride()[::-1]
 
-    def _fits(self, ref: Ref, rows: int, columns: int, turned: bool) -> bool:
+    def _fits(self, ref: Ref, rows: int, columns: int, transposed: bool) -> bool:
         shape = self.values[ref].shape
-        expected = (columns, rows) if turned else (rows, columns)
+        expected = (columns, rows) if transposed else (rows, columns)
         return tuple(shape) == (rows,) if len(shape) == 1 else tuple(shape[:2]) == expected
 
     def _grouped(self, rows: Tensor, columns: Tensor, groups: int) -> Tensor:
@@ -193,7 +189,7 @@ class Channels:
             value = self.values.get(ref)
             if not isinstance(value, Tensor) or value.numel() == 1 or not value.is_floating_point():
                 continue
-            per_channel = value.ndim == 1 and any(word in node.operator for word in _PER_CHANNEL)
+            per_channel = value.ndim == 1 and node.facts.by_channel
             view = [-1] + [1] * (labels.ndim - 2) if per_channel else list(value.shape)
             origin = self._origins.of(ref)
             try:
@@ -226,11 +222,11 @@ class Channels:
         tensor = self.network.tensors()[parameter]
         table = torch.zeros(tensor.numel() + 1, dtype=torch.long, device=labels.device)
         table[entry] = label
-        found = line(table[1:].view(tensor.shape)) if tensor.ndim else None
-        if found is None or not torch.equal(table[entry], label):
+        along = line(table[1:].view(tensor.shape)) if tensor.ndim else None
+        if along is None or not torch.equal(table[entry], label):
             self.ledger.hold(label)
         else:
-            self._add_axis(parameter, found[0], found[1], node, makes=False)
+            self._add_axis(parameter, along[0], along[1], node, makes=False)
 
     def _moved(self, node: Any, below: list[Tensor]) -> Tensor:
         """Labels move with the elements; constants beside them take the label of their row."""
@@ -238,13 +234,13 @@ class Channels:
         moved = node.move([b.double() for b in below], self.values).long()
         if not node.constants or not bool(moved.any()):
             return moved
-        found = line(moved)
+        along = line(moved)
         floating = [r for r in refs(node.args) if self._is_floating(r)]
-        if found is None:
+        if along is None:
             if floating:
                 self.ledger.hold(moved)
             return moved
-        labels = found[1].view([-1 if d == found[0] else 1 for d in range(moved.ndim)]).expand(moved.shape)
+        labels = along[1].view([-1 if d == along[0] else 1 for d in range(moved.ndim)]).expand(moved.shape)
         silent = {r: torch.zeros_like(self.values[r], dtype=torch.float64) for r in floating}
         silent |= dict(zip(node.inputs, blank, strict=True))
         filled = node.run(Overlay(silent, self.values)) != 0  # numbers that the wire puts in by itself
@@ -306,7 +302,7 @@ class Channels:
     def _softmax(self, node: Oracle, below: list[Tensor]) -> Tensor:
         """A softmax over tokens changes no label."""
         shape = self.values[node].shape
-        if node.operator == "softmax" and len(below) == 1 and isinstance(node.args[1], int):
+        if node.facts.softmax and len(below) == 1 and isinstance(node.args[1], int):
             along = below[0].movedim(node.args[1], 0)
             if bool((along == along[:1]).all()):
                 return below[0]

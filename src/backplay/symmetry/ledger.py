@@ -36,8 +36,8 @@ def renamed(labels: Tensor, source: Tensor) -> Tensor:
 
 def matching(have: Tensor, want: Tensor) -> Tensor:
     """Positions with `have[positions] = want` along the last axis; of equal labels, the first goes to the first."""
-    found = torch.empty_like(have)
-    return found.scatter_(-1, want.argsort(dim=-1, stable=True), have.argsort(dim=-1, stable=True))
+    canonical = torch.empty_like(have)
+    return canonical.scatter_(-1, want.argsort(dim=-1, stable=True), have.argsort(dim=-1, stable=True))
 
 
 @dataclass

@@ -138,15 +138,15 @@ class ByWeights:
 
 def _roots(play: Play, channels: Channels) -> dict[str, Tensor]:
     """Each parameter as `±√(|W_ij| / γ_j)`."""
-    found: dict[str, Tensor] = {}
+    normalised: dict[str, Tensor] = {}
     rows = {x.parameter: x.number for x in channels.axes if x.makes}
     for name, tensor in play.network.tensors().items():
         if any(x.parameter == name for x in channels.axes):
-            root = tensor.detach().double().cpu()
-            root = root.sign() * root.abs().sqrt()
-            axes = [d for d in range(root.ndim) if d != rows.get(name, 0)] if root.ndim > 1 else [0]
-            found[name] = root / root.square().sum(axes, keepdim=True).sqrt().clamp(min=1e-300)
-    return found
+            squashed = tensor.detach().double().cpu()
+            squashed = squashed.sign() * squashed.abs().sqrt()
+            axes = [d for d in range(squashed.ndim) if d != rows.get(name, 0)] if squashed.ndim > 1 else [0]
+            normalised[name] = squashed / squashed.square().sum(axes, keepdim=True).sqrt().clamp(min=1e-300)
+    return normalised
 
 
 def _key(labels: Tensor, inverse: Tensor) -> Tensor:

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from backplay.errors import UnsupportedError
+from backplay.kernels.geometric import geometric
 from backplay.kernels.kernel import WALK, Kernel
 from backplay.network import Network, Node
 from backplay.network.mass import Mass, aligned
 from backplay.network.nodes import Input
 from backplay.symmetry.channels import Channels, read_channels
 from backplay.symmetry.matching import ByWeights, Orbits, by_mass
-from backplay.symmetry.orbits import Forest, Member, channels_in, turned, turns
+from backplay.symmetry.orbits import Forest, Member, channels_in, rotated, rotations
 from backplay.symmetry.pairing import Gains, pair
 from backplay.symmetry.transforms import permuted, shuffle
 from backplay.trajectory.hellinger import INVARIANT, Hellinger
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from backplay.games.play import Play
 
 SWEEPS = 10  # of assignments over all orbits, at most, from one start
-TURNS = 64  # an orbit that needs more of them stays as it started: each turn costs a forward pass and more
+ROTATIONS = 64  # an orbit that needs more of them stays as it started: each rotation costs a forward pass and more
 NOTHING = 1e-14  # more overlap than 1 − NOTHING is all of it
 
 
@@ -49,11 +50,10 @@ def nearest(a: Play, b: Play, conditioning: str) -> Hellinger:
                 f"a walk from the hidden neurons of {play.start.name!r} has no distance up to renaming: they would be "
                 "renamed too; start at a class."
             )
-    with torch.inference_mode(False), torch.no_grad():
-        channels = read_channels(b.network, b.inputs)
-        orbits = Forest(channels.ledger, channels.signatures()).orbits()
-        found = [Search(_sample(a, k), _sample(b, k), channels, orbits).closest() for k in range(len(a.value))]
-    return Hellinger(a, b, conditioning, found)
+    channels = read_channels(b.network, b.inputs)
+    orbits = Forest(channels.ledger, channels.signatures()).orbits()
+    pairs = [Search(_sample(a, k), _sample(b, k), channels, orbits).closest() for k in range(len(a.value))]
+    return Hellinger(a, b, conditioning, pairs)
 
 
 def _sample(play: Play, k: int) -> Play:
@@ -77,17 +77,23 @@ class Look:
 
 
 class Renamed:
-    """B with channels renamed: as much of a play as the overlap with A needs. Its kernels are made when asked for."""
+    """The kernels of A and of B with its channels renamed, at a node of A's; those of B are made when asked for."""
 
-    def __init__(self, b: Play, network: Network) -> None:
-        self.game, self.network, self.value, self.root = b.game, network, b.value, b.root
+    def __init__(self, a: Play, b: Play, network: Network) -> None:
+        self._a, self._game = a, b.game
         self._values = b.game.values(Shared(network, b.inputs, network.weights()))
-        self._kernels: dict[Node, Kernel] = {}
+        self._twins = dict(zip(a.network.nodes, network.nodes, strict=True))
+        self._made: dict[Node, Kernel] = {}
+
+    def kernels(self, node: Node) -> tuple[Kernel, Kernel]:
+        """Of A, and of B renamed."""
+        if node not in self._made:
+            self._made[node] = self._game.kernel(self._twins[node], self._values)
+        return self._a.kernel(node), self._made[node]
 
     def kernel(self, node: Node) -> Kernel:
-        if node not in self._kernels:
-            self._kernels[node] = self.game.kernel(node, self._values)
-        return self._kernels[node]
+        """`√(T_A T_B)`."""
+        return geometric(*self.kernels(node), node.name)
 
 
 class Search:
@@ -97,15 +103,15 @@ class Search:
         self.a, self.b, self.channels, self.orbits = a, b, channels, orbits
         self._best: dict[tuple[tuple[int, ...], int], Tensor] = {}  # for starts that come to the same renaming
         pairs = zip(a.network.nodes, b.network.nodes, strict=True)
-        self.labels = {node: found for node, twin in pairs if (found := channels.labels(twin)) is not None}
+        self.labels = {node: labels for node, twin in pairs if (labels := channels.labels(twin)) is not None}
 
     def closest(self) -> TwoPlays:
         """A with the renaming of B that overlaps most, of those that were found."""
         best = self.look(torch.arange(len(self.channels.ledger)))
         if best.bc <= 1 - NOTHING and self.orbits:
             for start in self.starts():
-                found = self.improved(start)
-                best = found if found.bc > best.bc else best
+                end = self.improved(start)
+                best = end if end.bc > best.bc else best
                 if best.bc > 1 - NOTHING:
                     break
         kept = torch.equal(best.source, torch.arange(len(best.source)))
@@ -120,7 +126,7 @@ class Search:
         weighed = ByWeights(self.a, self.b, self.channels, self.orbits).renaming()
         starts = [by_mass(self.a, self.b, self.channels, self.orbits), weighed, own, drawn]
         starts.sort(key=lambda source: -self.look(source).bc)
-        return starts if sum(turns(members) for members in self.orbits) <= TURNS else starts[:1]
+        return starts if sum(rotations(members) for members in self.orbits) <= ROTATIONS else starts[:1]
 
     def improved(self, start: Tensor) -> Look:
         """The best order of one orbit after the other, until none of them adds to the overlap."""
@@ -128,7 +134,7 @@ class Search:
         for _ in range(SWEEPS):
             before = here.bc
             for k, members in enumerate(self.orbits):
-                if turns(members) <= TURNS and here.bc <= 1 - NOTHING:
+                if rotations(members) <= ROTATIONS and here.bc <= 1 - NOTHING:
                     there = self._assigned(here, k)
                     here = there if there.bc > here.bc else here
             if here.bc <= before + NOTHING:
@@ -148,22 +154,22 @@ class Search:
     def network(self, source: Tensor) -> Network:
         return self.b.network.on(permuted(self.b.network.model, self.channels, source))
 
-    def _plays(self, source: Tensor) -> TwoPlays:
-        return TwoPlays(self.a, cast("Play", Renamed(self.b, self.network(source))))
+    def _renamed(self, source: Tensor) -> Renamed:
+        return Renamed(self.a, self.b, self.network(source))
 
     # ---------------------------------------------------------------- overlaps
 
     def look(self, source: Tensor) -> Look:
         """Both passes of the overlap (alg:hellinger-backward, alg:hellinger-forward)."""
-        plays, network = self._plays(source), self.a.network
+        both, network = self._renamed(source), self.a.network
         kernels: dict[Node, Kernel] = {}
 
         def kernel(node: Node) -> Kernel:
             if node not in kernels:
-                kernels[node] = plays.kernel(node)
+                kernels[node] = both.kernel(node)
             return kernels[node]
 
-        overlap, behind = common_root(plays.a, plays.b, plays.kernels)
+        overlap, behind = common_root(self.a, self.b, both.kernels)
         run(KernelPass(network, kernel, overlap, WALK))
         visited = [n for n in self.a.visited() if n not in behind]
         coming = expect(network, kernel, visited, ones_at_inputs(self.a), ends=True)
@@ -171,26 +177,26 @@ class Search:
         return Look(source, float(sum(arrived, overlap.losses.total())), overlap.masses, coming)
 
     def _gains(self, here: Look, members: Sequence[Member]) -> Gains:
-        """What each pair of an orbit would carry: all pairs in as many renamings as the orbit has turns."""
+        """What each pair of an orbit would carry: all pairs in as many renamings as the orbit has rotations."""
         gains = Gains(members)
         own = torch.zeros(len(here.source) + 1, dtype=torch.bool)
         own[torch.tensor(channels_in(members)) + 1] = True
         inside = {node: own[labels] for node, labels in self.labels.items() if bool(own[labels].any())}
-        for turn in range(turns(members)):
-            pairs, source = turned(members, members, turn), here.source.clone()
+        for step in range(rotations(members)):
+            pairs, source = rotated(members, members, step), here.source.clone()
             for left, right in pairs:
                 source[list(left.channels)] = here.source[list(right.channels)]
-            carried = self._carried(here, self._plays(source), inside)
+            carried = self._carried(here, self._renamed(source), inside)
             for left, right in pairs:
                 gains.set(left, right, float(carried[[c + 1 for c in left.channels]].sum()))
         return gains
 
-    def _carried(self, here: Look, plays: TwoPlays, inside: dict[Node, Tensor]) -> Tensor:
-        """(labels,) overlap of the walks that cross an orbit once as `plays` pairs it, and else as they are `here`.
+    def _carried(self, here: Look, both: Renamed, inside: dict[Node, Tensor]) -> Tensor:
+        """(labels,) overlap of the walks that cross an orbit once as `both` pairs it, and else as they are `here`.
 
         `inside` says which states of a node belong to the orbit.
         """
-        coming = self._coming(here, plays, inside)
+        coming = self._coming(here, both, inside)
         carried = torch.zeros(len(here.source) + 1, dtype=torch.float64)
 
         def enter(node: Node, mass: Mass) -> None:
@@ -199,24 +205,24 @@ class Search:
                 scale = torch.exp2(mass.exponent + coming[node].exponent)
                 carried.index_add_(0, self.labels[node].flatten(), (met * scale).flatten().cpu())
 
-        start, _ = common_root(plays.a, plays.b, plays.kernels)
+        start, _ = common_root(self.a, self.b, both.kernels)
         for node, mass in start.masses.items():
             enter(node, mass)
         for node, mass in here.arriving.items():
             if isinstance(node, Input) or not any(n in inside for n in self.a.kernel(node).carriers or node.carriers):
                 continue
             outside = mass.value * ~inside[node] if node in inside else mass.value
-            step = plays.kernel(node)
+            step = both.kernel(node)
             for operand, moved in zip(step.carriers or node.carriers, step.pull(outside, WALK), strict=True):
                 enter(operand, Mass(moved, mass.exponent, operand.layout))
         return carried
 
-    def _coming(self, here: Look, plays: TwoPlays, inside: dict[Node, Tensor]) -> dict[Node, Mass]:
-        """The overlap to come: inside the orbit as `plays` pairs it, as it is `here` once the walk has left it."""
+    def _coming(self, here: Look, both: Renamed, inside: dict[Node, Tensor]) -> dict[Node, Mass]:
+        """The overlap to come: inside the orbit as `both` pairs it, as it is `here` once the walk has left it."""
         coming = dict(here.coming)
         for node in self.a.network.nodes:
             if node in inside and node in coming:
-                step = plays.kernel(node)
+                step = both.kernel(node)
                 within = ahead_of(node, step, [coming[n] for n in step.carriers or node.carriers], ends=True)
                 (new, old), common = aligned([within, here.coming[node]])
                 coming[node] = Mass(torch.where(inside[node], new, old), common, node.layout)

@@ -93,28 +93,28 @@ class Forest:
 
     def _bundled(self, ledger: Ledger) -> dict[int, dict[int, int]]:
         """For each unit, its cell in every bundle; a unit in two cells of one bundle stays, and so do they."""
-        found: dict[int, dict[int, int]] = defaultdict(dict)
+        cells_of: dict[int, dict[int, int]] = defaultdict(dict)
         for b, bundle in enumerate(ledger.bundles):
             for cell in bundle:
                 self._cells.append(_Nest(fixed=cell.fixed))
                 here = len(self._cells) - 1
                 for unit in {ledger.find(c) for c in cell.channels}:
-                    other = found[unit].setdefault(b, here)
+                    other = cells_of[unit].setdefault(b, here)
                     if other != here:
                         self._cells[other].fixed = self._cells[here].fixed = True
                         self.held.add(unit)
-        return found
+        return cells_of
 
-    def _settle(self, home: dict[int, list[int]], root: list[int]) -> None:
+    def _settle(self, home: dict[int, list[int]], representative: list[int]) -> None:
         """Each unit and each cell lies in the finest cell around it; where there is no finest one, it stays."""
         for cell, own in enumerate(self._cells):
-            first = self._cells[root[cell]]
+            first = self._cells[representative[cell]]
             if first is not own:
                 first.within |= own.within
                 first.fixed |= own.fixed
         for cell in self._cells:
-            cell.within = {root[c] for c in cell.within}
-        around = {c: self._ancestors(c) for c in set(root)}
+            cell.within = {representative[c] for c in cell.within}
+        around = {c: self._ancestors(c) for c in set(representative)}
         for c in sorted(around):
             finest = self._finest(self._cells[c].within - {c}, around)
             if self._cells[c].within - {c}:
@@ -126,18 +126,18 @@ class Forest:
         self._loose = [c for c in sorted(around) if c not in inner]
         self._free: list[int] = []
         for unit in self.units:
-            cells = {root[c] for c in home.get(unit, [])}
+            cells = {representative[c] for c in home.get(unit, [])}
             finest = self._finest(cells, around)
             if cells and finest is None:
                 self.held.add(unit)
             (self._free if finest is None else self._cells[finest].units).append(unit)
 
     def _ancestors(self, cell: int) -> set[int]:
-        found, new = set[int](), set(self._cells[cell].within)
+        above, new = set[int](), set(self._cells[cell].within)
         while new:
-            found |= new
-            new = {a for c in new for a in self._cells[c].within} - found
-        return found
+            above |= new
+            new = {a for c in new for a in self._cells[c].within} - above
+        return above
 
     def _finest(self, cells: set[int], around: dict[int, set[int]]) -> int | None:
         """The cell that lies in all others."""
@@ -169,7 +169,7 @@ class Forest:
 
     def _with_cells(self, places: Mapping[int, int], moves: Mapping[int, int]) -> dict[int, int]:
         """The other units of cells that move as wholes, kind by kind in their order."""
-        found: dict[int, int] = {}
+        others: dict[int, int] = {}
         for here, there in places.items():
             if here == there:
                 continue
@@ -178,31 +178,31 @@ class Forest:
             pairs = zip(*(_by(self._kind_of.__getitem__, self._cells[k].units) for k in (here, there)), strict=True)
             for own, other in pairs:
                 if not set(own) & moves.keys():
-                    found |= dict(zip(own, other, strict=True))
+                    others |= dict(zip(own, other, strict=True))
                 elif {moves.get(u) for u in own} != set(other):
                     raise ValueError("what keeps together is torn apart")
-        return found
+        return others
 
     # ---------------------------------------------------------------- orbits
 
     def orbits(self) -> list[list[Member]]:
         """Lists of members that may change places, those of early layers first."""
-        found = self._orbits(self._free, self._loose)
-        return sorted(found, key=lambda members: min(channels_in(members)))
+        orbits = self._orbits(self._free, self._loose)
+        return sorted(orbits, key=lambda members: min(channels_in(members)))
 
     def _orbits(self, units: Sequence[int], cells: Sequence[int]) -> list[list[Member]]:
-        found: list[list[Member]] = []
+        orbits: list[list[Member]] = []
         for same in _by(self._kind_of.__getitem__, [u for u in units if u not in self.held]):
-            found.append([Leaf(tuple(self.units[u])) for u in same])
+            orbits.append([Leaf(tuple(self.units[u])) for u in same])
         for same in _by(self._shape, [c for c in cells if self._movable(c)]):
             if len(same) > 1:
-                found.append([self._branch(c) for c in same])
+                orbits.append([self._branch(c) for c in same])
             else:
-                found += self._orbits(self._cells[same[0]].units, self._cells[same[0]].cells)
+                orbits += self._orbits(self._cells[same[0]].units, self._cells[same[0]].cells)
         for c in cells:
             if not self._movable(c):
-                found += self._orbits(self._cells[c].units, self._cells[c].cells)
-        return [members for members in found if len(members) > 1]
+                orbits += self._orbits(self._cells[c].units, self._cells[c].cells)
+        return [members for members in orbits if len(members) > 1]
 
     def _movable(self, cell: int) -> bool:
         own = self._cells[cell]
@@ -224,10 +224,10 @@ class Forest:
 
 def _by(key: Callable[[int], int], items: Sequence[int]) -> list[list[int]]:
     """Items with equal keys, in the order of their keys."""
-    found: dict[int, list[int]] = defaultdict(list)
+    alike: dict[int, list[int]] = defaultdict(list)
     for item in items:
-        found[key(item)].append(item)
-    return [found[k] for k in sorted(found)]
+        alike[key(item)].append(item)
+    return [alike[k] for k in sorted(alike)]
 
 
 def channels_in(members: Sequence[Member]) -> list[int]:
@@ -248,21 +248,21 @@ def leaf_kinds(members: Sequence[Member]) -> list[list[Leaf]]:
     return [leaves for same in inner for leaves in leaf_kinds(same)]
 
 
-def turns(members: Sequence[Member]) -> int:
-    """How many turns of an orbit pair each of its leaves with each of the same kind."""
+def rotations(members: Sequence[Member]) -> int:
+    """How many rotations of an orbit pair each of its leaves with each of the same kind."""
     first = members[0]
-    return len(members) * (1 if isinstance(first, Leaf) else max(turns(inner) for inner in first.inner))
+    return len(members) * (1 if isinstance(first, Leaf) else max(rotations(inner) for inner in first.inner))
 
 
-def turned(left: Sequence[Member], right: Sequence[Member], turn: int) -> list[tuple[Leaf, Leaf]]:
-    """The pairs of one turn: each member with the one `turn` places on, and so on within cells."""
-    further, turn = divmod(turn, len(left))
-    found: list[tuple[Leaf, Leaf]] = []
+def rotated(left: Sequence[Member], right: Sequence[Member], step: int) -> list[tuple[Leaf, Leaf]]:
+    """The pairs of one rotation: each member with the one `step` places on, and so on within cells."""
+    further, step = divmod(step, len(left))
+    pairs: list[tuple[Leaf, Leaf]] = []
     for k, one in enumerate(left):
-        other = right[(k + turn) % len(right)]
+        other = right[(k + step) % len(right)]
         if isinstance(one, Leaf) and isinstance(other, Leaf):
-            found.append((one, other))
+            pairs.append((one, other))
         elif isinstance(one, Branch) and isinstance(other, Branch):
             for mine, theirs in zip(one.inner, other.inner, strict=True):
-                found += turned(mine, theirs, further)
-    return found
+                pairs += rotated(mine, theirs, further)
+    return pairs

@@ -75,7 +75,7 @@ def _branches(members: Sequence[Member]) -> list[Branch]:
 def assign(gain: Tensor) -> Tensor:
     """(n,) `π` with the largest `Σ gain[i, π(i)]`, for a square matrix."""
     best = gain.argmax(1)
-    if len(torch.unique(best)) == len(best):  # every row can have its largest entry: nothing is larger
+    if len(torch.unique(best)) == len(best):  # no two rows want the same column: each gets its largest entry
         return best
     return torch.from_numpy(_shortest_paths(-gain.double().cpu().numpy()))
 
@@ -103,9 +103,9 @@ def _shortest_paths(cost: np.ndarray) -> np.ndarray:
         row_price[owner[seen]] += reached - length[seen]
         column_price[done] -= reached - length[done]
         _augment(owner, before, sink, row)
-    found = np.empty(n, dtype=np.int64)
-    found[owner] = np.arange(n)
-    return found
+    partners = np.empty(n, dtype=np.int64)
+    partners[owner] = np.arange(n)
+    return partners
 
 
 def _augment(owner: np.ndarray, before: np.ndarray, sink: int, row: int) -> None:

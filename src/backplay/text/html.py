@@ -39,15 +39,15 @@ def text_map(found: TokenMap) -> str:
 
 def _token(piece: str, score: float, scale: float, special: bool, here: bool) -> str:
     """One token; special ones are told apart by a dashed frame and bear their score as a number."""
-    told = f"{piece}: {_number(score)}" + " (explained here)" * here
+    tooltip = f"{piece}: {_number(score)}" + " (explained here)" * here
     ring = ";outline:2px solid #111;outline-offset:1px" * here
     if special:
         return (
-            f'<span title="{escape(told)}" style="{_SPECIAL};padding:.15em .3em;border-radius:4px{ring}">'
+            f'<span title="{escape(tooltip)}" style="{_SPECIAL};padding:.15em .3em;border-radius:4px{ring}">'
             f'{escape(piece)} <span style="color:#555">{_number(score, 2)}</span></span>'
         )
     return (
-        f'<span title="{escape(told)}" style="{_shade(score, scale)};padding:.2em .12em;border-radius:3px;'
+        f'<span title="{escape(tooltip)}" style="{_shade(score, scale)};padding:.2em .12em;border-radius:3px;'
         f'border-left:1px solid #fff{ring}">{escape(piece) or "·"}</span>'
     )
 

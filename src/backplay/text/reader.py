@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from backplay.entry import without_gradients
 from backplay.errors import BackplayError, InputError, InputTypeError, first_line
 from backplay.network import Network, read_model
 from backplay.network.precision import HALF, in_single, precision_of
@@ -38,7 +39,7 @@ class Reader:
         module = self.embedding
         if decoder:
             module = _embedding(self.model.get_decoder(), frozenset({"inputs_embeds"}))  # type: ignore[operator]
-        with torch.inference_mode(False), torch.no_grad(), EXPORTING:
+        with without_gradients(), EXPORTING:
             return module(ids.to(self.device)).detach().clone()
 
     @property
@@ -53,7 +54,7 @@ class Reader:
     @contextmanager
     def reading(self) -> Generator[None]:
         """While the model runs: in eval mode, without gradients; what it raises comes out in one line."""
-        with torch.inference_mode(False), torch.no_grad(), EXPORTING, evaluation(self.model), _hushed():
+        with without_gradients(), EXPORTING, evaluation(self.model), _hushed():
             try:
                 with in_single(self.half):
                     yield

@@ -80,11 +80,11 @@ def tokenise(tokenizer: Any, text: str, special: bool = True) -> Tokens:
     found = _called(tokenizer, text, special)
     ids = tuple(int(k) for k in found["input_ids"])
     names = tuple(str(t) for t in tokenizer.convert_ids_to_tokens(list(ids)))
-    told = _special(tokenizer, ids)
-    if all(told):
+    marked = _special(tokenizer, ids)
+    if all(marked):
         raise InputError(f"the text {text!r} holds no token but special ones; give a text with words.")
     spans = found.get("offset_mapping")
-    read = _from_marks(tokenizer, ids, names, told) if spans is None else _from_spans(text, spans, names, told)
+    read = _from_marks(tokenizer, ids, names, marked) if spans is None else _from_spans(text, spans, names, marked)
     extra = {
         k: tuple(int(n) for n in v)
         for k, v in found.items()
@@ -96,8 +96,7 @@ def tokenise(tokenizer: Any, text: str, special: bool = True) -> Tokens:
 def from_ids(tokenizer: Any, ids: Sequence[int]) -> Tokens:
     """Tokens that come from a model and not from a text."""
     names = tuple(str(t) for t in tokenizer.convert_ids_to_tokens(list(ids)))
-    told = _special(tokenizer, ids)
-    pieces, special, spaced, words = _from_marks(tokenizer, tuple(ids), names, told)
+    pieces, special, spaced, words = _from_marks(tokenizer, tuple(ids), names, _special(tokenizer, ids))
     text = "".join(" " * s + p for p, s in zip(pieces, spaced, strict=True))
     return Tokens(text, tuple(ids), names, pieces, special, spaced, words, {})
 
@@ -138,7 +137,7 @@ def _called(tokenizer: Any, text: str, special: bool) -> Mapping[str, Any]:
 _Read = tuple[tuple[str, ...], tuple[bool, ...], tuple[bool, ...], tuple[int, ...]]  # pieces, special, spaced, words
 
 
-def _from_spans(text: str, spans: Sequence[Sequence[int]], names: Sequence[str], told: Sequence[bool]) -> _Read:
+def _from_spans(text: str, spans: Sequence[Sequence[int]], names: Sequence[str], are_special: Sequence[bool]) -> _Read:
     """Pieces and words by the place of each token in the text."""
     owner: dict[int, int] = {}  # the word that each character lies in
     for number, match in enumerate(_WORD.finditer(text)):
@@ -146,7 +145,7 @@ def _from_spans(text: str, spans: Sequence[Sequence[int]], names: Sequence[str],
     pieces: list[str] = []
     spaced: list[bool] = []
     keys: list[object] = []
-    for k, ((start, end), name, special) in enumerate(zip(spans, names, told, strict=True)):
+    for k, ((start, end), name, special) in enumerate(zip(spans, names, are_special, strict=True)):
         inside = text[start:end]
         first = start + len(inside) - len(inside.lstrip())
         rest = k > 0 and not special and end - start > 0 and tuple(spans[k - 1]) == (start, end)  # of one character
@@ -156,22 +155,22 @@ def _from_spans(text: str, spans: Sequence[Sequence[int]], names: Sequence[str],
         after = k > 0 and pieces[k - 1] != "" and not pieces[k - 1].strip("␣") and not blank
         spaced.append(special or (not rest and not after and (first == 0 or text[first - 1].isspace() or blank)))
         keys.append(("token", k) if special or word is None else word)
-    return tuple(pieces), tuple(told), tuple(spaced), _numbered(keys)
+    return tuple(pieces), tuple(are_special), tuple(spaced), _numbered(keys)
 
 
-def _from_marks(tokenizer: Any, ids: Sequence[int], names: Sequence[str], told: Sequence[bool]) -> _Read:
+def _from_marks(tokenizer: Any, ids: Sequence[int], names: Sequence[str], are_special: Sequence[bool]) -> _Read:
     """Pieces and words by the marks with which vocabularies write spaces: `Ġworld`, `▁world`, `##ing`."""
     marked = any(name.startswith(_BEGINS) for name in names)
     pieces: list[str] = []
     spaced: list[bool] = []
     keys: list[int] = []
-    for k, (token, name, special) in enumerate(zip(ids, names, told, strict=True)):
+    for k, (token, name, special) in enumerate(zip(ids, names, are_special, strict=True)):
         begins = name.startswith(_BEGINS) if marked else not name.startswith(_CONTINUES)
         pieces.append(name if special else _plain(tokenizer, token, name))
         spaced.append(special or begins)
-        after = k > 0 and not special and not told[k - 1] and not begins
+        after = k > 0 and not special and not are_special[k - 1] and not begins
         keys.append(keys[-1] if after else k)
-    return tuple(pieces), tuple(told), tuple(spaced), _numbered(keys)
+    return tuple(pieces), tuple(are_special), tuple(spaced), _numbered(keys)
 
 
 def _plain(tokenizer: Any, token: int, name: str) -> str:

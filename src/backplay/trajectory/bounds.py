@@ -111,13 +111,13 @@ def measured_floor(gates: Sequence[GateShares]) -> list[LayerFloor]:
     `c + d f` ends in †, with `d = q (1 − p)`, and `(1 − δ)(1 − d) f` goes on. Where all gates measure the same, this is
     `cemetery_floor`.
     """
-    found: list[LayerFloor] = []
+    floors: list[LayerFloor] = []
     for gate in gates:
         rate = gate.dead * (1 - gate.alive)
-        ended = found[-1].cemetery if found else torch.zeros_like(rate)
-        going = found[-1].ordinary if found else torch.ones_like(rate)
-        found.append(LayerFloor(gate.name, ended + rate * going, (1 - gate.differ) * (1 - rate) * going))
-    return found
+        ended = floors[-1].cemetery if floors else torch.zeros_like(rate)
+        going = floors[-1].ordinary if floors else torch.ones_like(rate)
+        floors.append(LayerFloor(gate.name, ended + rate * going, (1 - gate.differ) * (1 - rate) * going))
+    return floors
 
 
 @entry
@@ -125,15 +125,14 @@ def largest_row_overlap(play_a: Play, play_b: Play) -> float:
     """`b`: the largest row sum of `√(T_A T_B)` (eq:geom-rowsum) over the affine states that both plays leave."""
     check_comparable(play_a, play_b)
     plays, largest = TwoPlays(play_a, play_b), 0.0
-    with torch.inference_mode(False), torch.no_grad():
-        for node in play_a.visited():
-            if not isinstance(node, Affine):
-                continue
-            step, twin = plays.kernels(node)
-            if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a mean or a pool has no weights
-                continue
-            ones = [torch.ones_like(play_a.solved[n]) for n in step.carriers or node.carriers]
-            own, other, both = (k.push(ones) for k in (step, twin, plays.kernel(node)))
-            agreed = both[(own > 0) & (other > 0)]
-            largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)
+    for node in play_a.visited():
+        if not isinstance(node, Affine):
+            continue
+        step, twin = plays.kernels(node)
+        if isinstance(node, Mix) and not isinstance(step, StreamKernel):  # a mean or a pool has no weights
+            continue
+        ones = [torch.ones_like(play_a.solved[n]) for n in step.carriers or node.carriers]
+        own, other, both = (k.push(ones) for k in (step, twin, plays.kernel(node)))
+        agreed = both[(own > 0) & (other > 0)]
+        largest = max(largest, float(agreed.amax()) if len(agreed) else 0.0)
     return min(1.0, largest)

@@ -23,7 +23,8 @@ from backplay.kernels.linear import Sharing
 from backplay.kernels.streams import RoutingLinear
 from backplay.network import Node
 from backplay.network.attention import Attention
-from backplay.network.nodes import Affine, Gate, Max, Mix
+from backplay.network.choices import Max
+from backplay.network.nodes import Affine, Gate, Mix
 from backplay.pictured import Pictured
 from backplay.trajectory.comparable import check_play
 from backplay.trajectory.deviations import MIXTURES, Sampled, relative, try_attention, try_linear, try_sharing
@@ -96,11 +97,6 @@ def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise KeywordError(f"states={states!r} is out of range: it must be an integer >= 1.")
     play.check_unchanged("certify it")
-    with torch.inference_mode(False), torch.no_grad():
-        return _certify(play, states, seed)
-
-
-def _certify(play: Play, states: int, seed: int) -> Certificate:
     generator = torch.Generator(device=play.value.device).manual_seed(seed)
     nodes = [n for n in play.network.nodes if n in play.visited() and _decides(play, n)]
     best, worst, kinds, skipped = 0.0, "", Counter[str](), 0

@@ -61,8 +61,8 @@ def neighbours(distance: Tensor, item: int, k: int | None = None) -> tuple[Tenso
         raise KeywordError(f"k={k!r} is out of range: of {n} items between 1 and {n - 1} are neighbours of another.")
     row = square[item].clone()
     row[item] = torch.inf
-    found = row.sort(stable=True)
-    return found.indices[:k], found.values[:k]
+    ordered = row.sort(stable=True)
+    return ordered.indices[:k], ordered.values[:k]
 
 
 def medoids(distance: Tensor, k: int) -> Medoids:
@@ -92,15 +92,15 @@ def _grown(square: Tensor, centres: list[int], k: int) -> tuple[list[int], float
 
 def _exchange(square: Tensor, centres: list[int], cost: float) -> tuple[list[int], float] | None:
     """The exchange of one centre for another item that lowers the cost most, or None."""
-    best, found = cost * (1 - 1e-12), None
+    best, better = cost * (1 - 1e-12), None
     for place in range(len(centres)):
         others = [c for c in centres if c != centres[place]]
         kept = square[:, others].amin(1, keepdim=True) if others else torch.full_like(square[:, :1], torch.inf)
         costs = torch.minimum(kept, square).sum(0)
         item = int(costs.argmin())
         if float(costs[item]) < best:
-            best, found = float(costs[item]), [*others, item]
-    return None if found is None else (found, best)
+            best, better = float(costs[item]), [*others, item]
+    return None if better is None else (better, best)
 
 
 def embedding(distance: Tensor, dimensions: int = 2) -> Points:

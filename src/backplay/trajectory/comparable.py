@@ -10,7 +10,8 @@ from torch import Tensor
 from backplay.errors import InputError, InputTypeError
 from backplay.network import Network, Node
 from backplay.network.linear import Convolution
-from backplay.network.nodes import Affine, Fill, Ref, Wire, leaves
+from backplay.network.nodes import Affine, Fill, Ref, leaves
+from backplay.network.wires import Wire
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
@@ -60,7 +61,7 @@ def _check_same_indices(a: Play, b: Play) -> None:
         pairs = zip(*([r for r in leaves(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
         for mine, other in pairs:
             p, q = a.solved[mine], b.solved[other]
-            computed = mine in {n.ref for n in left.detached_inputs}  # by each play: they share what they share
+            computed = mine in {n.ref for n in left.detached_inputs}  # which kernels compare
             indices = isinstance(p, Tensor) and not p.is_floating_point() and not computed
             if indices and not torch.equal(p, q):
                 raise InputError(
@@ -96,7 +97,7 @@ def _signature(node: Node) -> tuple[object, ...]:
 
 def _moves(node: Node) -> tuple[object, ...]:
     """Operator and constant arguments of a wire: two of equal shapes may move elements differently."""
-    if not isinstance(node, Wire) or "dropout" in node.operator:
+    if not isinstance(node, Wire) or node.facts.dropout:
         return ()
     return node.operator, *(leaf for leaf in leaves(node.args) if isinstance(leaf, (int, float, str, Fill)))
 

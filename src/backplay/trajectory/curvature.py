@@ -18,7 +18,8 @@ from backplay.errors import UnsupportedError
 from backplay.kernels.kernel import DIFFERENCE
 from backplay.network import Node
 from backplay.network.attention import Attention
-from backplay.network.nodes import Affine, Diagonal, Gate, Held, Input, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Held, Input, Sum
+from backplay.network.wires import Wire
 from backplay.trajectory.comparable import check_play
 from backplay.values.forward import Values
 
@@ -60,8 +61,7 @@ def curvature(play: Play) -> Tensor:
             f"curvature bounds the gradient, the map of StoppingGame(model, softplus=θ) alone; got {play.game!r}."
         )
     play.check_unchanged("bound its curvature")
-    with torch.inference_mode(False), torch.no_grad():
-        return _of_target(play)
+    return _of_target(play)
 
 
 def _of_target(play: Play) -> Tensor:

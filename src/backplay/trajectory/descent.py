@@ -44,17 +44,17 @@ def descend(
 
 def constants_ahead(play: Play) -> dict[Node, Mass]:
     """From every state that the walk visits, the probability of ending in constant elements (S26)."""
-    found: dict[Node, Mass] = {}
+    masses: dict[Node, Mass] = {}
     visited = play.visited()
     for node in (n for n in play.network.nodes if n in visited):
-        found[node] = no_mass(play, node)
+        masses[node] = no_mass(play, node)
         if isinstance(node, Input):
             continue
         step = play.kernel(node)
-        values, common = aligned([found[n] for n in step.carriers or node.carriers])
+        values, common = aligned([masses[n] for n in step.carriers or node.carriers])
         ahead = Mass(step.push(values), common, node.layout)
         here = step.constant(torch.ones_like(ahead.value))
         if here is not None:
             ahead = ahead.plus(Mass(here, torch.zeros_like(common), node.layout))
-        found[node] = ahead.normalised()
-    return found
+        masses[node] = ahead.normalised()
+    return masses

@@ -53,6 +53,7 @@ def relative_entropy(plays: TwoPlays) -> Tensor:
         own, other = plays.kernels(node)
         rows = own.divergence(other)
         more = Mass(mass.value * rows.nats.to(mass.value), mass.exponent, mass.layout).total()
-        lacking = mass.layout.sum((mass.value * rows.parted.to(mass.value) > 0).double())  # however little mass it is
+        # states that lack a move of A's are counted, not weighed: the smallest mass there makes KL infinite
+        lacking = mass.layout.sum((mass.value * rows.parted.to(mass.value) > 0).double())
         nats, parted = nats + more, parted + lacking
     return torch.where(parted > 0, math.inf, nats.clamp(min=0))

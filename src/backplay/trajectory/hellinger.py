@@ -157,8 +157,7 @@ class Hellinger(Pictured, Comparison):
     ) -> None:
         self.a, self.b, self.conditioning = a, b, conditioning
         self.plays = [TwoPlays(a, b)] if plays is None else plays
-        with torch.inference_mode(False), torch.no_grad():
-            ends, curves = zip(*(_compared(p) for p in self.plays), strict=True)
+        ends, curves = zip(*(_compared(p) for p in self.plays), strict=True)
         own_a, own_b, both = (Ends.joined(parts) for parts in zip(*ends, strict=True))
         super().__init__(own_a, own_b, both)
         self.growth: list[Growth] = [Growth.joined(parts, self._size) for parts in zip(*curves, strict=True)]
@@ -176,8 +175,7 @@ class Hellinger(Pictured, Comparison):
     @cached_property
     def gates(self) -> list[GateShares]:
         """For each gate in the order of the walk, the shares `δ`, `p`, `q` on which the plays differ (S35)."""
-        with torch.inference_mode(False), torch.no_grad():
-            return [GateShares.joined(parts) for parts in zip(*map(gate_shares, self.plays), strict=True)]
+        return [GateShares.joined(parts) for parts in zip(*map(gate_shares, self.plays), strict=True)]
 
     # ---------------------------------------------------------------- given survival
 
@@ -188,8 +186,7 @@ class Hellinger(Pictured, Comparison):
 
     @cached_property
     def _surviving(self) -> Surviving:
-        with torch.inference_mode(False), torch.no_grad():
-            return Surviving.joined([p.surviving() for p in self.plays])
+        return Surviving.joined([p.surviving() for p in self.plays])
 
     @cached_property
     def _given_survival(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -252,10 +249,9 @@ class Hellinger(Pictured, Comparison):
     @cached_property
     def _tagged(self) -> tuple[list[Mass], list[Mass]]:
         """Of both plays, the walk mass at the inputs for each tag."""
-        with torch.inference_mode(False), torch.no_grad():
-            sides = [[p.a for p in self.plays], [p.b for p in self.plays]]
-            a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in sides)
-            return [joined(masses) for masses in a], [joined(masses) for masses in b]
+        sides = [[p.a for p in self.plays], [p.b for p in self.plays]]
+        a, b = (zip(*(tagged_marginals(p) for p in side), strict=True) for side in sides)
+        return [joined(masses) for masses in a], [joined(masses) for masses in b]
 
     # ---------------------------------------------------------------- other distances
 
@@ -293,15 +289,13 @@ class Hellinger(Pictured, Comparison):
         return self.kl + self._relative_entropy([(p.b, p.a) for p in self.plays])
 
     def _relative_entropy(self, pairs: Sequence[tuple[Play, Play]]) -> Tensor:
-        with torch.inference_mode(False), torch.no_grad():
-            return torch.cat([relative_entropy(TwoPlays(a, b)) for a, b in pairs])
+        return torch.cat([relative_entropy(TwoPlays(a, b)) for a, b in pairs])
 
     # ---------------------------------------------------------------- the other route
 
     def bc_forward(self) -> Tensor:
         """(B,) BC by the forward pass, which must agree with `bc` (eq:hellinger-cross-identity)."""
-        with torch.inference_mode(False), torch.no_grad():
-            return torch.cat([p.forward()[0] for p in self.plays]) / self._size
+        return torch.cat([p.forward()[0] for p in self.plays]) / self._size
 
 
 def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[Growth]]:

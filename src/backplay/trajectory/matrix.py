@@ -82,9 +82,8 @@ def hellinger_matrix(plays_a: Iterable[Play], plays_b: Iterable[Play] | None = N
         check_comparable(rows[0], play)
     shape = len(rows), len(columns)
     cells = [(i, j) for i in range(shape[0]) for j in range(shape[1]) if plays_b is not None or i <= j]
-    with torch.inference_mode(False), torch.no_grad():
-        found = dict(zip(cells, _sweep([(rows[i], columns[j]) for i, j in cells]), strict=True))
-    every = [found[i, j] if (i, j) in found else found[j, i] for i in range(shape[0]) for j in range(shape[1])]
+    cell = dict(zip(cells, _sweep([(rows[i], columns[j]) for i, j in cells]), strict=True))
+    every = [cell[i, j] if (i, j) in cell else cell[j, i] for i in range(shape[0]) for j in range(shape[1])]
     tensors = {
         name: torch.stack([getattr(c, name) for c in every]).view(*shape, -1)
         for name in ("distance", "bc", "surviving", "cemetery_overlap")
@@ -98,12 +97,12 @@ def _listed(plays: Iterable[Play]) -> list[Play]:
         raise InputTypeError(
             f"hellinger_matrix takes lists of plays, got {type(plays).__name__}; give [game.play(x) for x in images]."
         )
-    found = list(plays)
-    if not found:
+    checked = list(plays)
+    if not checked:
         raise InputError("hellinger_matrix needs at least one play on each side.")
-    for play in found:
+    for play in checked:
         check_play(play, "hellinger_matrix takes two lists of plays")
-    return found
+    return checked
 
 
 def _sweep(wanted: Sequence[tuple[Play, Play]]) -> list[Comparison]:

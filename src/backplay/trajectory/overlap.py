@@ -26,12 +26,12 @@ from backplay.trajectory.survival import (
     root_given_survival,
     survival,
 )
-from backplay.values.powers import root
+from backplay.values.powers import square_root
 
 if TYPE_CHECKING:
     from backplay.games.play import Play
 
-Watch = Callable[[Node, Passed], None]
+Watch = Callable[[Node, OverlapPass], None]  # sees the pass after every node
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,13 @@ class TwoPlays:
         """`√(T_A T_B)` at a node of A's network (eq:geom-kernel)."""
         return geometric(*self.kernels(node), node.name)
 
-    def backward(self, watch: Watch | None = None) -> Passed:
+    def backward(self, watch: Watch) -> Passed:
         """`β` at the input and in the ends (alg:hellinger-backward).
 
         Its sum is the overlap of the laws (lem:hellinger-backward-correctness, eq:bc-chain-rule).
-        `watch` sees the frontier after every node, from the one at which all of the common root is left.
         """
         overlap = OverlapPass(self.a, self.b, self.kernels)
-
-        def done(node: Node) -> None:
-            if watch is not None and not overlap.root.routes:
-                watch(node, overlap.passed)
-
-        run(overlap, done=done)
+        run(overlap, done=lambda node: watch(node, overlap))
         return overlap.passed.arrive()
 
     def forward(self) -> tuple[Tensor, dict[Node, Mass]]:
@@ -149,17 +143,15 @@ _PARTS = "bc", "ordinary", "cemetery", "constant"
 def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
     """The backward pass with the prefix `BC` behind every affine node (lem:bc-chain-rule, lem:bc-monotone, S31)."""
     curve: list[Growth] = []
-    overlap = OverlapPass(plays.a, plays.b, plays.kernels)
 
-    def watch(node: Node) -> None:
+    def watch(node: Node, overlap: OverlapPass) -> None:
         if _is_affine(node, plays.a):
             losses = overlap.passed.losses
             ordinary = torch.stack([overlap.root.waiting(), *(m.total() for m in overlap.passed.masses.values())])
             parts = ordinary.sum(0), losses.cemetery, losses.constant
             curve.append(Growth(node.name, torch.stack([losses.total(), *ordinary]).sum(0), *parts))
 
-    run(overlap, done=watch)
-    return overlap.passed.arrive(), curve
+    return plays.backward(watch), curve
 
 
 def _is_affine(node: Node, play: Play) -> bool:
@@ -177,7 +169,7 @@ def _between(a: Mass, b: Mass) -> Mass:
     """`√(h_A h_B)` with its scale."""
     half = torch.floor((a.exponent + b.exponent) / 2)
     rest = torch.exp2((a.exponent + b.exponent) / 2 - half)
-    value = root(a.value) * root(b.value)
+    value = square_root(a.value) * square_root(b.value)
     return Mass(value * a.layout.spread(rest.to(value.dtype), value), half, a.layout)
 
 

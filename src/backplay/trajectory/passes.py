@@ -229,7 +229,7 @@ def crossing(play: Play, node: Node, measure: Measure, future: Mapping[Node, Mas
 
     With a `future` at every node, each part times what it may expect of that. None at all other nodes.
     """
-    found: Mass | None = None
+    total: Mass | None = None
     masses = play.passed(measure).masses
     for mixing in (n for n in masses if isinstance(n, Attention) and (n.projection is node or node in n.wires)):
         kernel, mass = play.kernel(mixing), masses[mixing]
@@ -240,8 +240,8 @@ def crossing(play: Play, node: Node, measure: Measure, future: Mapping[Node, Mas
         through = kernel.cross(mass.value, measure, None if ahead is None else ahead.value, wire)
         exponent = mass.exponent if ahead is None else mass.exponent + ahead.exponent
         mass = Mass(through, exponent, node.layout)
-        found = mass if found is None else found.plus(mass)
-    return found
+        total = mass if total is None else total.plus(mass)
+    return total
 
 
 def no_mass(play: Play, node: Node) -> Mass:

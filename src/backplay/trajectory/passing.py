@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from backplay.entry import entries
@@ -25,11 +24,11 @@ class PassingTrajectories(Trajectories):
     """Trajectories that all pass chosen states; `share` is the share of such walks that reach the input."""
 
     walk: PassingPass = field(repr=False)
-    ahead: Ahead = field(repr=False)  # of the walks that were drawn
+    ahead: Ahead = field(repr=False)  # at each state, the probability of passing the states still due
 
     def __repr__(self) -> str:
-        told = " and then ".join(repr(n.name) for n in self.walk.itinerary.order)
-        return f"{super().__repr__()[:-1]}; all pass chosen states of {told})"
+        names = " and then ".join(repr(n.name) for n in self.walk.itinerary.order)
+        return f"{super().__repr__()[:-1]}; all pass chosen states of {names})"
 
     @property
     def log_share(self) -> Tensor:
@@ -41,8 +40,7 @@ class PassingTrajectories(Trajectories):
     def expected(self, name: str | Node = "input") -> Tensor:
         """What `frequencies` tend to, float64: the sub-play's marginal among those walks that were drawn."""
         node = self._node(name)
-        with torch.inference_mode(False), torch.no_grad():
-            mass = joint(self.walk, self.ahead, node)
+        mass = joint(self.walk, self.ahead, node)
         log = log_total(self.walk.there, self.play.value) + (self.log_share if self.arriving else 0.0)
         return Mass(mass.value.double(), mass.exponent - log / math.log(2), node.layout).plain()
 
@@ -51,13 +49,13 @@ def sample_passing(walk: PassingPass, n: int, seed: int, arriving: bool) -> Pass
     """`n` trajectories of each sample, drawn from the walk given that it passes (eq:conditioned-kernel)."""
     play = walk.itinerary.play
     ahead = Ahead(walk.itinerary, arriving)
-    found = PassingTrajectories(play, n, nowhere(play, n), arriving, walk=walk, ahead=ahead)
+    walks = PassingTrajectories(play, n, nowhere(play, n), arriving, walk=walk, ahead=ahead)
     _check(log_total(walk.there, play.value), "passes the chosen states")
     if arriving:
-        _check(found.log_share, "passes the chosen states and reaches the input")
+        _check(walks.log_share, "passes the chosen states and reaches the input")
     root = play.root(WALK_DIFFERENCE)
     first = root_given_survival(play, ahead.at(play.start)).copysign(root)
-    return draw(found, first, ahead.kernel, seed)
+    return draw(walks, first, ahead.kernel, seed)
 
 
 def _check(log_share: Tensor, what: str) -> None:

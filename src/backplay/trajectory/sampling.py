@@ -80,8 +80,7 @@ class Trajectories(Pictured):
 
     @cached_property
     def _survival(self) -> dict[Node, Mass]:
-        with torch.inference_mode(False), torch.no_grad():
-            return survival(self.play)
+        return survival(self.play)
 
     def frequencies(self, name: str | Node = "input") -> Tensor:
         """Share of the trajectories that visit each element of a node; `expected` is what they tend to."""
@@ -253,7 +252,7 @@ def _p_value(seen: Tensor, expected: Tensor, n: int, least: float) -> Tensor:
     often = expected >= least
     shared = (expected[~often].cumsum(0) / (4 * least)).long()
     bins, counts = (_binned(v, often, shared, n) for v in (expected, seen))
-    rest = bins < least  # what is left over is no bin of its own: it would divide by rounding errors
+    rest = bins < least  # small bins are joined: their expected counts, which χ² divides by, may be rounding errors
     bins, counts = (torch.cat([v[~rest], v[rest].sum()[None]]) for v in (bins, counts))
     if bins[-1] < least:
         bins, counts = bins[:-1], counts[:-1]

@@ -41,12 +41,12 @@ class Itinerary:
 
     def on_the_way(self, node: Node) -> list[Node]:
         """The conditions that walks fulfil inside the kernel of a node, on their way to its carriers (S23)."""
-        found: list[Node] = []
+        conditions: list[Node] = []
         due = None if isinstance(node, Input) else self.next(node)
         while due is not None and self.play.kernel(node).crosses(due):
-            found.append(due)
+            conditions.append(due)
             due = self.next(due)
-        return found
+        return conditions
 
     def kernel(self, node: Node) -> Kernel:
         """How walks leave a node: where they fulfil conditions on the way, by the chosen states."""
@@ -117,14 +117,14 @@ def pull_through(
         first = itinerary.place[itinerary.order[0]]
         above = {n: m for n, m in play.passed(measure).masses.items() if itinerary.place[n] >= first}
         passed = Passed(above, Losses.none(len(play.value), play.value.device) if counting else None)
-        found = _Resumed(itinerary, passed, measure, keep, careful)
+        walk = _Resumed(itinerary, passed, measure, keep, careful)
     else:
         begin = play.root(measure) if root is None else root
-        found = PassingPass(itinerary, Passed.starting(play.start, begin, counting), measure, keep, careful)
-    run(found)
-    found.passed.arrive()
-    if careful or found.passed.finite:
-        return found
+        walk = PassingPass(itinerary, Passed.starting(play.start, begin, counting), measure, keep, careful)
+    run(walk)
+    walk.passed.arrive()
+    if careful or walk.passed.finite:
+        return walk
     return pull_through(itinerary, root, measure, keep, careful=True)
 
 
@@ -196,10 +196,10 @@ class Ahead:
 def joint(walk: PassingPass, ahead: Ahead, node: Node) -> Mass:
     """Mass of the walks that come to each state of a node and fulfil every condition, before or after it."""
     parts = list(_standing(walk, ahead, node)) + list(_crossing(walk, ahead, node))
-    found = no_mass(ahead.play, node)
+    mass = no_mass(ahead.play, node)
     for part in parts:
-        found = found.plus(part)
-    return found
+        mass = mass.plus(part)
+    return mass
 
 
 def _standing(walk: PassingPass, ahead: Ahead, node: Node) -> Iterator[Mass]:
@@ -225,7 +225,7 @@ def _times(mass: Mass, factor: Mass | None) -> Mass:
 
 def log_total(masses: Iterable[Mass], like: Tensor) -> Tensor:
     """(B,) natural logarithm of the sum of some masses, float64, right below any float; −∞ where there are none."""
-    found = torch.full((len(like),), -math.inf, dtype=torch.float64, device=like.device)
+    total = torch.full((len(like),), -math.inf, dtype=torch.float64, device=like.device)
     for mass in masses:
-        found = torch.logaddexp(found, mass.layout.sum(mass.value).log() + mass.log_scale)
-    return found
+        total = torch.logaddexp(total, mass.layout.sum(mass.value).log() + mass.log_scale)
+    return total

@@ -16,8 +16,10 @@ from backplay.keywords import Choice, Number
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
+from backplay.network.choices import Max, Select
 from backplay.network.mass import Mass, aligned
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.values.forward import Deform, Values
 from backplay.values.gates import stopping_slope
 
@@ -133,7 +135,10 @@ def _step(node: Node, values: Values, pairs: dict[Node, _Parts], activation: Act
         case Max():
             return _winner(node, values, pairs)
         case Select():
-            return _chosen(node, values, pairs)
+            # where a constant is chosen, the value's own pair
+            return _either(
+                node, values, [pairs[s] if isinstance(s, Node) else _values_pair(node, values) for s in node.sides]
+            )
         case Wire():
             return _wire(node, values, pairs)
         case _:
@@ -174,28 +179,22 @@ def _offset(node: Diagonal | Norm, values: Values, scale: Tensor | None) -> Tens
 
 
 def _product(node: Product, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
-    left, right = node.factors
-    if len(node.carrying) == 1:
-        other = values[right] if node.carrying[0] is left else values[left]
-        return _scaled(pairs[node.carrying[0]], 1 / other if node.divides else other, node)
-    return _scaled(pairs[left], values[right] / 2, node).added(_scaled(pairs[right], values[left] / 2, node))
+    count = len(node.carrying)
+    first, *other = (_scaled(pairs[f], node.scale_of(f, values) / count, node) for f in node.carrying)
+    return first.added(other[0]) if other else first
 
 
 def _winner(node: Max, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
     """The pair of the winner (prop:maxpool-equivalence)."""
     if node.winner is None:
-        left, right = (pairs[n] for n in node.inputs)
-        first = node.first(*(values[n] for n in node.inputs))
-        return _masked(left, first, node).added(_masked(right, ~first, node))
-    index = node.winner(values[node.inputs[0]])
-    return pairs[node.inputs[0]].each(lambda m: Mass(m.value.flatten()[index], m.exponent, node.layout))
+        return _either(node, values, [pairs[n] for n in node.inputs])
+    return pairs[node.inputs[0]].each(lambda m: Mass(node.pick([m.value], values), m.exponent, node.layout))
 
 
-def _chosen(node: Select, values: Values, pairs: dict[Node, _Parts]) -> _Parts:
-    """Each element's pair is that of the side that the mask chooses; where a constant is chosen, the value's own."""
-    first = values[node.mask].expand(values[node].shape)
-    left, right = (pairs[side] if isinstance(side, Node) else _values_pair(node, values) for side in node.sides)
-    return _masked(left, first, node).added(_masked(right, ~first, node))
+def _either(node: Max | Select, values: Values, sides: list[_Parts]) -> _Parts:
+    """Each element's pair is that of the side that is chosen there."""
+    first = node.first(values)
+    return _masked(sides[0], first, node).added(_masked(sides[1], ~first, node))
 
 
 def _masked(pair: _Parts, mask: Tensor, node: Node) -> _Parts:
@@ -311,8 +310,7 @@ def decompose(
     elif theta is not None:
         Number(1.0, 0, strict=True).check("theta", theta)
         activation, deform = softplus(theta)
-    with torch.inference_mode(False), torch.no_grad():
-        return Decomposition(Values(network, inputs, network.weights(), deform), activation)
+    return Decomposition(Values(network, inputs, network.weights(), deform), activation)
 
 
 def _check_parameter(name: str, value: float | None, needed: bool) -> None:

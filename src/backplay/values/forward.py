@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from backplay.network import Network, Node
+from backplay.network.choices import Max
 from backplay.network.forms import Form, form_of
-from backplay.network.nodes import Affine, Gate, Max
+from backplay.network.nodes import Affine, Gate
 from backplay.network.weights import Weights
 
 if TYPE_CHECKING:

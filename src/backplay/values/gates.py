@@ -17,7 +17,7 @@ from backplay.network.indicator import nonzero
 from backplay.network.nodes import Gate, Scope
 
 _TAILS = 18.0  # e⁻¹⁸ is below the last digit of float32
-_REACH = {"gelu": 6.0, "hardswish": 3.0, "tanh": 9.0, "leaky_relu": 1.0, "prelu": 1.0}
+_BEND_WIDTHS = {"gelu": 6.0, "hardswish": 3.0, "hardsigmoid": 3.0, "tanh": 9.0, "leaky_relu": 1.0, "prelu": 1.0}
 
 _PIECEWISE = frozenset({"leaky_relu", "prelu"})  # value and slope agree, whatever the slope
 
@@ -37,7 +37,7 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
         return _own_factor(node, scope, form, lambda: derivative(lambda a: node.on(a, scope), z))
     if form.name in ("hardtanh", "clamp"):
         return _inside(z, form.options).to(z.dtype)
-    if node.operator == "hardsigmoid":  # its backward formula rounds 1/6 to float32
+    if form.name == "hardsigmoid":  # its backward formula rounds 1/6 to float32
         return (z.abs() < 3).to(z.dtype) / 6
     return derivative(lambda a: node.on(a, scope), z)
 
@@ -70,14 +70,14 @@ def accurate_tail(node: Gate, scope: Scope, form: Form) -> Tensor | None:
     return z * FACTORS["gelu"](z, form.options) * form.scale if form.name == "gelu" else None
 
 
-def reach(node: Gate, form: Form) -> float:
+def bend_width(form: Form) -> float:
     """How far from 0 a gate bends; beyond, it is a straight line or will never be one."""
     if form.name in ("hardtanh", "clamp"):
         bounds = [form.options.get(name) for name in ("min_val", "max_val", "min", "max")]
         return max([float(torch.as_tensor(b).abs().amax()) for b in bounds if b is not None] or [1.0]) or 1.0
     if form.name == "softplus":
         return _TAILS / form.options.get("beta", 1.0)
-    return _REACH.get(form.name, 3.0 if node.operator == "hardsigmoid" else _TAILS)
+    return _BEND_WIDTHS.get(form.name, _TAILS)
 
 
 def _inside(z: Tensor, options: Options) -> Tensor:
@@ -93,7 +93,7 @@ def _inside(z: Tensor, options: Options) -> Tensor:
 
 def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """Elementwise derivative of an activation."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         point = z.detach().clone().requires_grad_()
         value = function(point)
         if not value.requires_grad:  # a constant, whatever the operand

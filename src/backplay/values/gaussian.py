@@ -53,10 +53,10 @@ def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------- quadrature
 
 
-def moments_of(gate: Activation, reach: float, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of `gate(X)`, `X ~ N(mean, variance)`; the gate bends within `reach` of 0."""
-    wide = variance > (_WIDE * reach) ** 2
-    bend = Bend.of(gate, reach, mean) if bool(wide.any()) else None
+def moments_of(gate: Activation, width: float, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of `gate(X)`, `X ~ N(mean, variance)`; the gate bends within `width` of 0."""
+    wide = variance > (_WIDE * width) ** 2
+    bend = Bend.of(gate, width, mean) if bool(wide.any()) else None
     if bend is None:
         return hermite(gate, mean, variance)
     if bool(wide.all()):
@@ -82,7 +82,7 @@ def hermite(gate: Activation, mean: Tensor, variance: Tensor) -> tuple[Tensor, T
 
 @dataclass
 class Bend:
-    """A gate as two straight lines that meet at 0, and the rest, which is 0 beyond `reach`.
+    """A gate as two straight lines that meet at 0, and the rest, which is 0 beyond `width`.
 
     Slopes and offsets are those of the right and of the left line; all tensors are broadcastable against the output.
     """
@@ -93,7 +93,7 @@ class Bend:
     rests: list[tuple[Tensor, Tensor]]  # at each point, weighted: the rest r, and r² + 2 r × line
 
     @staticmethod
-    def of(gate: Activation, reach: float, like: Tensor) -> Bend | None:
+    def of(gate: Activation, width: float, like: Tensor) -> Bend | None:
         """None for a gate that is no straight line far from 0."""
         # one place for each channel: constants of a gate may differ there
         places = [size if dim == 1 else 1 for dim, size in enumerate(like.shape)]
@@ -101,7 +101,7 @@ class Bend:
         def at(point: float) -> Tensor:
             return gate(torch.full(places, point, dtype=like.dtype, device=like.device))
 
-        lines = [_line(at, side * reach) for side in (1.0, -1.0)]
+        lines = [_line(at, side * width) for side in (1.0, -1.0)]
         if lines[0] is None or lines[1] is None:
             return None
         slopes, offsets = zip(*lines, strict=True)
@@ -110,11 +110,11 @@ class Bend:
         rests: list[tuple[Tensor, Tensor]] = []
         for side in (0, 1):
             for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-                point = (1 - 2 * side) * reach * (node + 1) / 2
+                point = (1 - 2 * side) * width * (node + 1) / 2
                 line = slopes[side] * point + offsets[side]
                 rest = at(point) - line
                 points.append(point)
-                rests.append((rest * (weight * reach / 2), (rest.square() + 2 * rest * line) * (weight * reach / 2)))
+                rests.append((rest * (weight * width / 2), (rest.square() + 2 * rest * line) * (weight * width / 2)))
         return Bend(slopes, offsets, points, rests)
 
     def moments(self, centre: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,10 +16,12 @@ from backplay.keywords import Choice, Number
 from backplay.network import Model, Node, read_model
 from backplay.network.arguments import Inputs
 from backplay.network.captures import Captures
-from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Max, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Input, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.pictured import Pictured
 from backplay.values.forward import Forward, Values
-from backplay.values.gates import reach
+from backplay.values.gates import bend_width
 from backplay.values.gaussian import moments_of, relu_moments
 from backplay.values.powers import in_blocks
 
@@ -134,9 +136,9 @@ class Moments(Pictured, Mapping[Any, Moment]):
             case Product():
                 return _product(node, variances, values)
             case Max():
-                return _winner(node, variances, values)
+                return node.pick([variances[n] for n in node.inputs], values)
             case Select():
-                return torch.where(values[node.mask], *(_side(side, variances, values[node]) for side in node.sides))
+                return torch.where(node.first(values), *(_side(side, variances, values[node]) for side in node.sides))
             case Wire():
                 return node.move([variances[n] for n in node.inputs], values)  # fills have no variance
             case _:
@@ -159,18 +161,8 @@ def _matched(node: Norm, variance: Tensor, values: Forward) -> Tensor:
 
 
 def _product(node: Product, variances: dict[Node, Tensor], values: Forward) -> Tensor:
-    left, right = node.factors
-    if len(node.carrying) == 1:
-        other = values[right] if node.carrying[0] is left else values[left]
-        return variances[node.carrying[0]] * (1 / other if node.divides else other).square()
-    return variances[left] * values[right].square() + variances[right] * values[left].square()
-
-
-def _winner(node: Max, variances: dict[Node, Tensor], values: Forward) -> Tensor:
-    if node.winner is None:
-        left, right = node.inputs
-        return torch.where(node.first(values[left], values[right]), variances[left], variances[right])
-    return variances[node.inputs[0]].flatten()[node.winner(values[node.inputs[0]])]
+    first, *other = (variances[f] * node.scale_of(f, values).square() for f in node.carrying)
+    return first + other[0] if other else first
 
 
 def _side(side: Any, variances: dict[Node, Tensor], like: Tensor) -> Tensor:
@@ -184,7 +176,7 @@ def gate_moments(node: Gate, mean: Tensor, variance: Tensor, values: Forward) ->
     if form.name == "relu":
         expected, spread = in_blocks(relu_moments, mean, variance)
         return (expected, spread) if form.scale == 1 else (expected * form.scale, spread * form.scale**2)
-    return moments_of(lambda z: node.on(z, values), reach(node, form), mean, variance)
+    return moments_of(lambda z: node.on(z, values), bend_width(form), mean, variance)
 
 
 @entry
@@ -204,5 +196,4 @@ def moments(
     input_variance = Number(0.0, 0).check("input_variance", input_variance)
     Choice("real", ("real", "filtered")).check("mean", mean)
     network, inputs = Captures(read_model(model, "moments")).prepare(x, additional_forward_args)
-    with torch.inference_mode(False), torch.no_grad():
-        return Moments(Values(network, inputs, network.weights()), input_variance, mean).advance()
+    return Moments(Values(network, inputs, network.weights()), input_variance, mean).advance()

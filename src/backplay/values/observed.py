@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from backplay.network import Node
-from backplay.network.nodes import Affine, Diagonal, Gate, Input, Max, Mix, Norm, Overlay, Product, Select, Sum, Wire
+from backplay.network.choices import Max, Select
+from backplay.network.nodes import Affine, Diagonal, Gate, Input, Mix, Norm, Overlay, Product, Sum
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 
 Shown = Callable[[Gate], Tensor | None]  # what a gate shows, None for its real value
@@ -37,11 +39,8 @@ class Observed(Mapping[Any, Any]):
             case Norm() | Diagonal():
                 scale = node.scale(self.real).to(self.real[node].dtype) if node.scale is not None else 1.0
                 return self.real[node] + scale * (self[node.operand] - self.real[node.operand])
-            case Max() if node.winner is not None:
-                return self[node.inputs[0]].flatten()[node.winner(self.real[node.inputs[0]])]
             case Max():
-                left, right = node.inputs
-                return torch.where(node.first(self.real[left], self.real[right]), self[left], self[right])
+                return node.pick([self[n] for n in node.inputs], self.real)
             case Mix():
                 return node.map.apply(self[node.operand], node.weight(self.real))
             case Product() | Sum() | Wire() | Select():

@@ -32,7 +32,7 @@ def raised_(base: Tensor, exponent: float) -> Tensor:
     return base.sqrt_() if exponent == 0.5 else base.log2_().mul_(exponent).exp2_()
 
 
-def root(base: Tensor) -> Tensor:
+def square_root(base: Tensor) -> Tensor:
     """`√base`."""
     return power_(base.clone(), 0.5)
 

@@ -39,7 +39,7 @@ class Shared:
         `variance` adds the moments of that input variance afterwards; `deform` itself may use those of `filtering`.
         """
         if self._kept is None or self._key != key:
-            self._kept = None  # its memory is free before the next pass takes as much
+            self._kept = None  # freed first: two passes at a time would need twice the memory
             self._kept, self._key = Values(self.network, self._inputs, self._weights, deform, filtering), key
         if variance is not None:
             self._kept.filter(variance)

@@ -205,7 +205,7 @@ class Tiles:
             shown = fitted(name, room, size, lines)[0]
             self.write(x, self.y(row) - 0.03, shown, ha="center", va="bottom", fontsize=size, linespacing=1.05)
 
-    def beside(self, row: int, text: str) -> None:
+    def name_row(self, row: int, text: str) -> None:
         """A name at the left of a row, turned to read upward; as many lines as the text has."""
         parts = [fitted(line, self.heights[row] * 1.02, self.size, 1) for line in text.split("\n")]
         size = min(s for _, s in parts)

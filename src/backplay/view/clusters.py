@@ -111,8 +111,8 @@ class _Sheet:
         frame(ground)
         ground.set(xlim=(0, self.side), ylim=(0, self.side))
         middle = (points.max(0) + points.min(0)) / 2
-        reach = float(np.ptp(points, axis=0).max()) or 1.0
-        places = (points - middle) / reach * (self.side - 1.15 * thumb) + self.side / 2
+        extent = float(np.ptp(points, axis=0).max()) or 1.0
+        places = (points - middle) / extent * (self.side - 1.15 * thumb) + self.side / 2
         for item, (place, (x, y)) in enumerate(zip(places, _apart(places, thumb, self.side), strict=True)):
             if self.items.images is not None and np.hypot(*(place - (x, y))) > 0.1 * thumb:
                 ground.plot((place[0], x), (place[1], y), color="0.6", lw=0.6)

@@ -137,12 +137,12 @@ class Sheet:
         for unit in units:
             labels.take(*self.place(unit), 2.3 * self.radius, 2.3 * self.radius)
         self._draw_moves(axes, labels)
-        beside = self._inputs()
+        inputs = self._inputs()
         for unit in units:
             x, y = self.place(unit)
             draw_unit(axes, found, unit, (x, y), self.radius)
-            if unit in beside:
-                axes.text(x - self.radius - 0.05, y, beside[unit], fontsize=self.size * 0.9, ha="right", va="center")
+            if unit in inputs:
+                axes.text(x - self.radius - 0.05, y, inputs[unit], fontsize=self.size * 0.9, ha="right", va="center")
             else:
                 axes.text(
                     x,
@@ -154,11 +154,11 @@ class Sheet:
                     zorder=6,
                 )
             if found.ends(unit) > 1e-9:
-                told = f"† {share(found.ends(unit))}"
+                label = f"† {share(found.ends(unit))}"
                 axes.text(
                     x,
                     y + self.radius + 0.02,
-                    told,
+                    label,
                     fontsize=self.size * 0.85,
                     color="0.4",
                     ha="center",
@@ -169,10 +169,10 @@ class Sheet:
             name = fitted(column.name, (self.width - self.left) / len(found.columns), self.size, 2)[0]
             axes.text(self.place(Unit(k, 0))[0], 0.06, name, fontsize=self.size, ha="center", va="top", color="0.35")
 
-        told, small = fitted(
+        legend, small = fitted(
             "upper half: turn of +, lower half: turn of −, grey: stops", self.width - 0.1, self.size * 0.85, 1
         )
-        axes.text(self.width / 2, self.height - 0.04, told, fontsize=small, ha="center", va="bottom", color="0.35")
+        axes.text(self.width / 2, self.height - 0.04, legend, fontsize=small, ha="center", va="bottom", color="0.35")
 
     def _draw_moves(self, axes: Axes, labels: Labels) -> None:
         drawn: list[tuple[float, str, Point, Point, int]] = []
@@ -191,8 +191,8 @@ class Sheet:
         drawn.sort(key=lambda d: -d[0])
         for mass, _, start, end, player in drawn:
             arrow(axes, start, end, _COLOURS[player], 0.5 + 3.0 * mass * self.size / 7, self.radius)
-        for _, told, start, end, player in drawn:
-            labels.on_line(told, start, end, _COLOURS[player])
+        for _, label, start, end, player in drawn:
+            labels.on_line(label, start, end, _COLOURS[player])
 
     def _edge(self, unit: Unit, player: int, side: int) -> Point:
         """Where lines leave or reach the half of a unit."""

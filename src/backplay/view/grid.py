@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
-from backplay.view.aims import aim_words
 from backplay.view.canvas import COLUMN, Tiles, check_width, fitted, letters, picture
 from backplay.view.colours import Plane, Scale, bar_room, number, scale_of
 from backplay.view.heatmap import draw_image, draw_map
 from backplay.view.images import Looks, Shown, check_proportions, extent_of, looks_of, planes, shown_images
+from backplay.view.play import aim_words
 
 SCALES = ("method", "map", "all")
 _PANEL = 0.95  # inches, where no width is asked for
@@ -170,7 +170,7 @@ def _drawn(
         axes = tiles.tile(row, 0)
         draw_image(axes, image)
         outline(axes, masks[row])
-        tiles.beside(row, rows[row])
+        tiles.name_row(row, rows[row])
         for column, (name, maps) in enumerate(columns.items(), 1):
             own = scale_of([maps[row]]) if scale == "map" else scales[name]
             axes = tiles.tile(row, column)

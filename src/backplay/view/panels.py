@@ -172,9 +172,9 @@ class Sheet:
             found.map.set_data(np.where(np.isfinite(plane), plane, np.nan))
             found.map.set_norm(scale.limits)
             more, below = ("≥ ", "≤ ") if scale.clipped else ("", "")
-            told = [f"{below}−{number(scale.reach)}" if scale.signed else "0", f"{more}{number(scale.reach)}"]
-            small = min(fitted(text, 0.5 * self.panel, self.size * 0.85, 1)[1] for text in told)
-            for end, text in zip(found.ends, told, strict=True):
+            labels = [f"{below}−{number(scale.reach)}" if scale.signed else "0", f"{more}{number(scale.reach)}"]
+            small = min(fitted(text, 0.5 * self.panel, self.size * 0.85, 1)[1] for text in labels)
+            for end, text in zip(found.ends, labels, strict=True):
                 self._say(end, text, small)
             if found.note is not None:
                 self._say(found.note, *fitted(content.notes.get(name, ""), self.panel - 0.06, self.size * 0.85, 1))

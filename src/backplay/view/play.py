@@ -14,11 +14,12 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from backplay.errors import InputError, InputTypeError
+from backplay.games.neurons import Neuron
 from backplay.games.play import Play
 from backplay.games.subplay import SubPlay
+from backplay.inputs import Aim
 from backplay.kernels.kernel import WALK, WALK_DIFFERENCE
 from backplay.network import Node
-from backplay.view.aims import aim_words
 from backplay.view.canvas import COLUMN, Picture, check_width, letters, picture, quiet
 from backplay.view.colours import MINUS, PLUS, number, share
 from backplay.view.heatmap import heatmap
@@ -36,9 +37,9 @@ def check_pixels(play: Play, what: str) -> None:
     """A play on one image input."""
     shapes = [tuple(play.solved[n].shape) for n in play.network.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
-        told = ", ".join(map(str, shapes))
+        given = ", ".join(map(str, shapes))
         raise InputError(
-            f"{what} draws images, (B, C, H, W); this play's input is {told}. bp.view.flow draws any play."
+            f"{what} draws images, (B, C, H, W); this play's input is {given}. bp.view.flow draws any play."
         )
 
 
@@ -78,9 +79,9 @@ def layers(play: Play, most: int = _ROWS) -> list[tuple[str, Node]]:
 
 def described(play: Play, sample: int, looks: Looks) -> str:
     """`cross, value 9.2, 21 % of walks arrive`, or `cross rather than square, …`."""
-    told = [words] if (words := aim_words(play.aim, sample, looks)) else []
-    told += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
-    return ", ".join(told)
+    parts = [words] if (words := aim_words(play.aim, sample, looks)) else []
+    parts += [f"value {number(float(play.value[sample]))}", f"{share(float(arriving(play)[sample]))} of walks arrive"]
+    return ", ".join(parts)
 
 
 @picture
@@ -138,3 +139,24 @@ def bars(values: np.ndarray[Any, Any], title: str, width: float | None) -> Figur
     axes.set_ylabel("relevance", fontsize=size)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
+
+
+def aim_words(aim: Aim, sample: int, looks: Looks) -> str:
+    """`cross`, `a neuron of layer3.1` or `cross rather than square`; nothing for other weights over the logits."""
+    if isinstance(aim, Neuron):
+        return f"a neuron of {aim.node.name}"
+    if aim.index is not None:
+        return looks.class_name(int(aim.index[sample]) % aim.shape[-1]) if len(aim.shape) <= 3 else ""
+    assert aim.weights is not None
+    weights = aim.weights[sample]
+    if weights.ndim != 1:
+        return ""
+    chosen = {float(weights[k]): looks.class_name(int(k)) for k in weights.nonzero()[:, 0]}
+    if len(chosen) != int((weights != 0).sum()):  # classes that weigh alike
+        return ""
+    sizes = sorted(chosen)
+    if len(sizes) == 1 and sizes[0] > 0:
+        return chosen[sizes[0]]
+    if len(sizes) == 2 and sizes[0] == -sizes[1]:
+        return f"{chosen[sizes[1]]} rather than {chosen[sizes[0]]}"
+    return ""

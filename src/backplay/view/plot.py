@@ -59,6 +59,6 @@ def check_options(drawn: Any, options: Iterable[str], known: Sequence[str]) -> N
     """Refuse options that the picture of an object does not have."""
     for name in options:
         if name not in known:
-            told = f"it takes {', '.join(known)}" if known else "it takes none"
+            accepted = f"it takes {', '.join(known)}" if known else "it takes none"
             hint = suggestion(name, known)
-            raise KeywordError(f"unknown option {name!r}{hint} of the picture of a {type(drawn).__name__}: {told}.")
+            raise KeywordError(f"unknown option {name!r}{hint} of the picture of a {type(drawn).__name__}: {accepted}.")

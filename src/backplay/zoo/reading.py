@@ -83,7 +83,7 @@ def train_text(
     spurious: bool = False, seed: int = 0, progress: Progress | None = None, steps: int | None = None
 ) -> TextClassifier:
     """The text network, trained from nothing, in eval mode; seed 0 gives the stored weights, to rounding."""
-    told = progress or (lambda what, done, of: None)
+    report = progress or (lambda what, done, of: None)
     total = steps or (SPURIOUS_STEPS if spurious else STEPS)
     pool = texts(min(POOL, total * BATCH), "train", seed, spurious=spurious)
     lots = np.random.Generator(np.random.PCG64(seed))
@@ -101,7 +101,7 @@ def train_text(
             loss.backward()
             optimiser.step()
             schedule.step()
-            told(f"training, loss {loss.item():.3f}", step + 1, total)
+            report(f"training, loss {loss.item():.3f}", step + 1, total)
     return model.eval()
 
 

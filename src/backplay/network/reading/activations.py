@@ -13,10 +13,11 @@ from torch import Tensor
 from backplay.network import operators
 from backplay.network.elementwise import ancestors, between, common_ancestor, is_copy, is_nonnegative, same
 from backplay.network.forms import is_softplus
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Oracle, Ref, Scope, Sum, Wire
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Oracle, Ref, Scope, Sum
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, reading
 from backplay.network.reading.spelled_norms import literal_scale, unexpanded
+from backplay.network.wires import Wire
 
 
 @reading
@@ -25,7 +26,7 @@ def gate(builder: Builder, call: Call) -> Node | None:
     operand, facts = call.args[0], operators.meaning(call.operator)
     if not isinstance(operand, Node) or has_live_options(builder, call):
         return None
-    if call.operator == "exp" and operand.operator in ("log_softmax", "_log_softmax"):
+    if call.operator == "exp" and operand.operator in operators.LOG_SOFTMAX:
         softmax = Oracle(torch.softmax, operand.args[:2], "softmax", nonnegative=True)
         return builder.add(softmax)
     if call.operator == "exp" and (softmax := _softmax_of_difference(builder, operand)) is not None:
@@ -149,11 +150,11 @@ def _differences(node: Node) -> Iterator[tuple[Node, Node]]:
 
 def _log_sum(builder: Builder, node: Node) -> tuple[Node, int] | None:
     """What a node sums the exponentials of, and along which axis, if it is `log Σ exp x` or `m + log Σ exp(x − m)`."""
-    node = _beside(node)
+    node = _behind_views(node)
     if node in builder.log_sums:
         return builder.log_sums[node]
     if isinstance(node, Gate) and node.operator == "log":
-        total = _beside(node.operand)
+        total = _behind_views(node.operand)
         powers = total.operand if isinstance(total, Mix) and total.operator == "sum" else None
         axes = total.args[1] if powers is not None and len(total.args) > 1 else None
         if isinstance(powers, Gate) and powers.operator == "exp" and isinstance(axes, (list, tuple)) and len(axes) == 1:
@@ -162,13 +163,13 @@ def _log_sum(builder: Builder, node: Node) -> tuple[Node, int] | None:
         for part, largest in (node.inputs, node.inputs[::-1]):
             summed, axis = _log_sum(builder, part) or (None, 0)
             for x, taken in () if summed is None else _differences(summed):
-                if same(_beside(taken), _beside(largest)):
+                if same(_behind_views(taken), _behind_views(largest)):
                     return x, axis
     return None
 
 
-def _beside(node: Node) -> Node:
-    """A node before it was put beside others along an axis of its own."""
+def _behind_views(node: Node) -> Node:
+    """A node before it was given further axes: `unsqueeze` and `expand` repeat its values."""
     while isinstance(node, Wire) and node.operator in ("unsqueeze", "expand"):
         node = node.inputs[0]
     return node

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from backplay.network.contraction import Einsum, Equation
 from backplay.network.linear import Convolution, Dense
-from backplay.network.nodes import Affine, Node, Scope, Wire
+from backplay.network.nodes import Affine, Node, Scope
 from backplay.network.reading.arithmetic import addition
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant, reading
 from backplay.network.reading.mixes import averaging
 from backplay.network.reading.products import contract
 from backplay.network.reading.wires import zero_padded
+from backplay.network.wires import Wire
 
 # ---------------------------------------------------------------- convolutions
 

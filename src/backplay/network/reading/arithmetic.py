@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from backplay.network import operators
+from backplay.network.choices import Max
 from backplay.network.elementwise import common_ancestor, is_bounded, same
 from backplay.network.forms import known_form
-from backplay.network.nodes import Diagonal, Gate, Max, Mix, Node, Oracle, Product, Sum, Wire
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Oracle, Product, Sum
 from backplay.network.reading.activations import composite, factors_beside, unshifted
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant, is_live, reading
@@ -21,6 +22,7 @@ from backplay.network.reading.spelled_norms import (
     statistic_among,
     unexpanded,
 )
+from backplay.network.wires import Wire
 
 # ---------------------------------------------------------------- sums
 
@@ -192,9 +194,9 @@ def comes_from_factor_gate(node: Node, builder: Builder) -> bool:
         node = node.carriers[0]
     if isinstance(node, Gate):
         gate = node
-        return operators.meaning(node.operator).weighs or builder.decide(
+        return node.facts.weighs or builder.decide(
             lambda constants: operators.meaning(known_form(gate, constants) or "").weighs
         )
     if isinstance(node, Oracle):
         return not node.unsupported
-    return isinstance(node, Mix) and operators.meaning(node.operator).reduces
+    return isinstance(node, Mix) and node.facts.reduces

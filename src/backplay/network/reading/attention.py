@@ -14,23 +14,10 @@ from torch import Tensor
 
 from backplay.network.attention import Attention, Scores
 from backplay.network.contraction import Contraction, Equation
-from backplay.network.nodes import (
-    Affine,
-    Diagonal,
-    Halves,
-    Held,
-    Mix,
-    Node,
-    Norm,
-    Oracle,
-    Product,
-    Scope,
-    Sum,
-    Wire,
-    resolve,
-)
+from backplay.network.nodes import Affine, Diagonal, Halves, Held, Mix, Node, Norm, Oracle, Product, Scope, Sum, resolve
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant, reading
+from backplay.network.wires import Wire
 
 
 def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
@@ -47,7 +34,7 @@ def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
 def find_scores(weights: Node) -> Scores | None:
     """The product of two live operands behind a softmax, through masks, biases, scales and wires."""
     softmax = weights
-    while not (isinstance(softmax, Oracle) and softmax.operator == "softmax"):
+    while not (isinstance(softmax, Oracle) and softmax.facts.softmax):
         softmax = softmax.carriers[0]
     node = softmax.inputs[0]
     scales: list[Callable[[Scope], Tensor]] = []
@@ -69,7 +56,7 @@ def find_scores(weights: Node) -> Scores | None:
 def comes_from_softmax(node: Node) -> bool:
     """Whether a node is a softmax, or linear in softmaxes (talking heads) but for a detached sum or statistic."""
     if isinstance(node, Oracle):
-        return node.operator == "softmax"
+        return node.facts.softmax
     if isinstance(node, Sum):
         return all(comes_from_softmax(n) for n in node.inputs)
     linear = isinstance(node, (Wire, Diagonal, Affine, Norm, Product))

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, fx
 
 from backplay.network import operators
-from backplay.network.nodes import Diagonal, Input, Node, Oracle, Ref, Scope, Wire, leaves
+from backplay.network.nodes import Diagonal, Input, Node, Oracle, Ref, Scope, leaves
 from backplay.network.precision import single
 from backplay.network.reading.calls import READINGS, Call, Constants, Statement, constant, functional
 from backplay.network.running import own_name
+from backplay.network.wires import Wire
 
 AnyNode = TypeVar("AnyNode", bound=Node)
 

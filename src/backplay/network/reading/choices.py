@@ -8,8 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from backplay.network.choices import Max, Select
 from backplay.network.elementwise import common_ancestor
-from backplay.network.nodes import Gate, Max, Node, Oracle, Ref, Select
+from backplay.network.nodes import Gate, Node, Oracle, Ref
 from backplay.network.reading.activations import composite, gate, has_live_options
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, has_tensors, reading

@@ -12,10 +12,11 @@ from backplay.errors import CaptureError
 from backplay.network.arguments import Arguments, Key
 from backplay.network.attention import Attention
 from backplay.network.layout import PLAIN, Layout
-from backplay.network.nodes import Input, Node, Wire
+from backplay.network.nodes import Input, Node
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.reach import mixes_samples, rows_of_no_sample
 from backplay.network.signature import Signature
+from backplay.network.wires import Wire
 
 if TYPE_CHECKING:
     from backplay.network.graph import Network
@@ -27,20 +28,19 @@ def lay_out(network: Network, example: Arguments, builder: Builder) -> tuple[int
     What the program needs to know of its arguments, which of them come by samples, is learnt on the way.
     """
     largest = 1
-    with torch.inference_mode(False), torch.no_grad():
-        scope = network.scope(example, network.weights())
-        batch = example.batch
-        for node in network.steps(scope, forgetful=True):
-            value = scope[node]
-            if isinstance(value, Tensor):
-                largest = max(largest, _elements(node, scope) // batch)
-                node.layout = _layout(node, scope, batch, builder.traced[node], network.signature)
-                node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
-            elif node.inputs:  # several tensors, as their operand lies
-                node.layout = node.inputs[0].layout
-        logits = scope[network.output]
-        if network.output.layout != PLAIN:
-            raise CaptureError(rows_of_no_sample(tuple(logits.shape), batch))
+    scope = network.scope(example, network.weights())
+    batch = example.batch
+    for node in network.steps(scope, forgetful=True):
+        value = scope[node]
+        if isinstance(value, Tensor):
+            largest = max(largest, _elements(node, scope) // batch)
+            node.layout = _layout(node, scope, batch, builder.traced[node], network.signature)
+            node.shape = tuple(-1 if d == node.layout.dim else s for d, s in enumerate(value.shape))
+        elif node.inputs:  # several tensors, as their operand lies
+            node.layout = node.inputs[0].layout
+    logits = scope[network.output]
+    if network.output.layout != PLAIN:
+        raise CaptureError(rows_of_no_sample(tuple(logits.shape), batch))
     _find_samples(network, example, builder)
     return largest, logits
 
@@ -105,8 +105,7 @@ def _find_samples(network: Network, example: Arguments, builder: Builder) -> Non
 def _does_without(network: Network, key: Key, example: Arguments) -> bool:
     twice = {k: torch.cat([example[k], example[k]]) for k in network.signature.by_samples(example) if k != key}
     try:
-        with torch.inference_mode(False), torch.no_grad():
-            network.run(example.with_values(twice))
+        network.run(example.with_values(twice))
     except Exception:  # whatever an operator says to arguments that do not go together
         return False
     return True

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, fx
 
 from backplay.errors import CaptureError
-from backplay.network.nodes import Node, Wire
+from backplay.network.nodes import Node
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import functional
 from backplay.network.reading.wires import with_detached
+from backplay.network.wires import Wire
 
 
 def follow_mutation(node: fx.Node, builder: Builder) -> None:

@@ -11,11 +11,12 @@ from torch import Tensor
 from backplay.network.contraction import Contraction, Equation
 from backplay.network.elementwise import agree, ancestors, grid
 from backplay.network.linear import Dense, LinearMap
-from backplay.network.nodes import Affine, Diagonal, Halves, Held, Node, Norm, Product, Ref, Scope, Wire, rerun
+from backplay.network.nodes import Affine, Diagonal, Halves, Held, Node, Norm, Product, Ref, Scope, rerun
 from backplay.network.reading.arithmetic import comes_from_factor_gate
 from backplay.network.reading.attention import comes_from_softmax, read_mixing
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant
+from backplay.network.wires import Wire
 
 aten = torch.ops.aten
 

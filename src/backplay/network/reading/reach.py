@@ -73,11 +73,11 @@ def _name_all(nodes: list[Node]) -> None:
 
 def _no_kind(node: Oracle, builder: Builder) -> str:
     """An operator that mass would have to cross, and that has no kind there."""
-    facts = operators.meaning(node.operator)
+    facts = node.facts
     advice = "Explain the part of the model behind it, or rewrite that module"
     if all(isinstance(size, int) for size in builder.traced[node]) and not facts.random:
         return f"{place(node)} mixes the samples of a batch, which no game can follow.\n{advice} sample by sample."
-    if is_recurrent(node.operator):
+    if operators.is_recurrent(node.operator):
         return (
             f"{place(node)} is recurrent: its states gate each other step by step, and no walk follows that."
             f"\n{advice} with convolutions or attention."
@@ -94,7 +94,7 @@ def _no_kind(node: Oracle, builder: Builder) -> str:
         )
     if facts.random or facts.dropout:
         return random_forward(place(node))
-    if "softmax" in node.operator:
+    if facts.softmax or node.operator in operators.LOG_SOFTMAX:
         return (
             f"the walk would have to cross {place(node)}, which only gives weights to other values.\n"
             "Explain the logits before the softmax."
@@ -108,11 +108,6 @@ def _no_kind(node: Oracle, builder: Builder) -> str:
         f"{place(node)} has no kind in the game.\n{advice} with linear maps, activations, norms, pooling, attention, "
         "reshaping and arithmetic."
     )
-
-
-def is_recurrent(operator: str) -> bool:
-    """Whether an operator runs a recurrent layer."""
-    return operator.startswith(("lstm", "gru", "rnn_", "_thnn", "quantized_"))
 
 
 def random_forward(where: str) -> str:

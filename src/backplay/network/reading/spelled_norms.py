@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.network import operators
-from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Product, Scope, Sum, Wire, mapped
+from backplay.network.nodes import Diagonal, Gate, Mix, Node, Norm, Product, Scope, Sum, mapped
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, constant
+from backplay.network.wires import Wire
 
 # ---------------------------------------------------------------- what a statistic is
 
@@ -20,8 +20,8 @@ from backplay.network.reading.calls import Call, constant
 def is_statistic(node: Node) -> bool:
     """Whether a node depends on live values only through reductions, by elementwise steps (S3b)."""
     if isinstance(node, Mix):
-        return operators.meaning(node.operator).reduces
-    steps = isinstance(node, (Gate, Diagonal, Product, Sum, Norm, Wire)) or operators.meaning(node.operator).pointwise
+        return node.facts.reduces
+    steps = isinstance(node, (Gate, Diagonal, Product, Sum, Norm, Wire)) or node.facts.pointwise
     return steps and bool(node.inputs) and all(is_statistic(n) for n in node.inputs)
 
 
@@ -44,14 +44,14 @@ def literal_scale(node: Node) -> float | None:
     if not isinstance(node, Diagonal) or node.offset is not None:
         return None
     number = next((a for a in node.args if isinstance(a, (int, float))), None)
-    return None if number is None else 1 / number if node.operator in ("div", "true_divide") else float(number)
+    return None if number is None else 1 / number if node.facts.divides else float(number)
 
 
 def unscaled(node: Node) -> tuple[Node, float, list[Any]]:
     """A tensor before it was reshaped, scaled and shifted, the number it was scaled by, and the other constants."""
     times, gains = 1.0, list[Any]()
     while True:
-        if isinstance(node, Wire) and operators.meaning(node.operator).reshapes and len(node.inputs) == 1:
+        if isinstance(node, Wire) and node.facts.reshapes and len(node.inputs) == 1:
             node = node.inputs[0]
         elif isinstance(node, Diagonal) and node.scale is None:
             node = node.operand
@@ -70,7 +70,7 @@ def mean_of(node: Node, x: Node) -> float | None:
     Of a sum that is divided by a constant tensor, such as the number of elements that count, only the sign is known.
     """
     mean, times, gains = unscaled(node)
-    if not isinstance(mean, Mix) or not operators.meaning(mean.operator).reduces or mean.count is None:
+    if not isinstance(mean, Mix) or not mean.facts.reduces or mean.count is None:
         return None
     operand, its, own = unscaled(mean.operand)
     other, mine, gain = unscaled(x)
@@ -122,7 +122,7 @@ def growth(node: Node) -> float | None:
     elif node.operator == "pow" and isinstance(node.args[1], (int, float)):
         factor = float(node.args[1])
     else:
-        factor = operators.meaning(node.operator).power
+        factor = node.facts.power
     if factor is None:
         return None if is_statistic(node) else 1.0  # the sample itself
     below = growth(node.inputs[0])

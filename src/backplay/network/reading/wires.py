@@ -13,10 +13,11 @@ from torch import Tensor
 from backplay.entry import place
 from backplay.errors import CaptureError
 from backplay.network import operators
-from backplay.network.nodes import Diagonal, Fill, Node, Ref, Wire, leaves, mapped
+from backplay.network.nodes import Diagonal, Fill, Node, Ref, leaves, mapped
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Call, reading
 from backplay.network.reading.reach import random_forward
+from backplay.network.wires import Wire
 
 
 @reading
@@ -84,9 +85,9 @@ def _is_constant_row(builder: Builder, call: Call) -> bool:
     node: Node = call["self"]
     dim, index = call["dim"], call["index"]
     dim = dim % len(builder.traced[node])
-    while not (isinstance(node, Wire) and operators.meaning(node.operator).reading == "concatenation"):
+    while not (isinstance(node, Wire) and node.facts.reading == "concatenation"):
         other = isinstance(node, Wire) and node.operator == "slice" and len(node.args) > 1 and node.args[1] != dim
-        if isinstance(node, Diagonal) or other or (isinstance(node, Wire) and operators.meaning(node.operator).dropout):
+        if isinstance(node, Diagonal) or other or (isinstance(node, Wire) and node.facts.dropout):
             below = node.carriers[0]
         else:
             return False
