@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -82,13 +83,15 @@ _FIRST = ("tau", "epsilon", "alpha", "beta")
 MODE_NAMES = (*_FIRST, *(name for names in _SECTIONS.values() for name in names))
 
 
-class Slider(gr.Slider):
-    """A slider that hands on what its number field holds, be it nothing: a scene says in a line what is wrong."""
+def _as_given(slider: Any, payload: Any) -> Any:
+    """What a number field holds, be it nothing: a scene says in a line what is wrong, Gradio only in the terminal."""
+    return payload
 
-    is_template = True  # Gradio draws it as its own
 
-    def preprocess(self, payload: Any) -> Any:
-        return payload
+# drawn as Gradio's own; not by a class statement, for which Gradio would write a file of types beside this one
+Slider: Any = ABCMeta.__new__(
+    type(gr.Slider), "Slider", (gr.Slider,), {"__module__": __name__, "is_template": True, "preprocess": _as_given}
+)
 
 
 class Controls:
@@ -138,7 +141,7 @@ class Controls:
             elem_id=f"{name}-layers",
         )
 
-    def _slider(self, mode: str, value: Any, name: str, **options: Any) -> Slider:
+    def _slider(self, mode: str, value: Any, name: str, **options: Any) -> Any:
         label, low, high, step = _SLIDES[mode]
         return Slider(low, high, value=value or 0.0, step=step, label=label, elem_id=name, **options)
 
