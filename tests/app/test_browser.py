@@ -285,7 +285,6 @@ def test_a_sentence(visit):
 def test_comparing(visit):
     """Two pictures at first, then two models; both sides of the address."""
     page = visit("?picture=example:3&b.picture=example:3&b.model=zoo:vgg-spurious&tab=compare")
-    settled(page)
     page.wait_for_selector("#pair [data-panel=distance]")
     assert "tab=compare" in page.url
     told = page.locator("#pair [data-panel=sides]").inner_text()

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 import gradio as gr
 
-from backplay.app import html
+from backplay.app import html, rivals
 from backplay.app.answers import Answers, or_error
 from backplay.app.controls import Controls
 from backplay.app.explore import At
@@ -25,10 +25,10 @@ TABS = ("explore", "compare", "methods")
 _TITLE = "<h1>backplay</h1><p>Which parts of the input made the network decide? Play it backward and look.</p>"
 _ABOUT_COMPARE = "A is what Explore shows. Give B another picture, another model or other modes."
 _ABOUT_METHODS = "Other methods on what Explore shows. Its game has its modes, the others have their defaults."
-# a tab that is opened stands in the address too; while the page is made Gradio opens the first one, which says nothing
+# a tab that is opened stands in the address too; Gradio opens the first one while it makes the page, which says nothing
 _SET = "const url = new URL(location.href); url.searchParams.set(%s); history.replaceState(history.state, '', url);"
-_OPENED = "() => { if (!window.backplayRestored) return; " + _SET % "'tab', '%s'" + " }"
-_RESTORED = "(tab) => { window.backplayRestored = true; " + _SET % "'tab', tab" + " }"
+_OPENED = "() => { if ('%s' === 'explore' && !window.backplayRestored) return; " + _SET % "'tab', '%s'" + " }"
+_RESTORED = "(wrong) => { window.backplayRestored = true; if (!wrong) return; " + _SET % "'tab', 'explore'" + " }"
 _CHOSEN = "(names) => { " + _SET % "'m.methods', names.join(',')" + " }"
 
 
@@ -66,7 +66,7 @@ class Page(Answers):
                 self.details = panel(elem_id="details", elem_classes="bp-late")
                 self.export = gr.Button("Export", size="sm", elem_id="export", elem_classes="bp-late bp-small")
                 self.exported = panel(elem_id="exported", elem_classes="bp-late")
-        tab.select(None, js=_OPENED % "explore")
+        tab.select(None, js=_OPENED % ("explore", "explore"))
         self._wire_controls(self.a, self.draw, [*self.a.inputs, self.at, self.layer], self._drawn)
         for source in (self.look, self.details):
             source.pick(self.pick, None, self.at, **_QUIET).then(
@@ -100,7 +100,7 @@ class Page(Answers):
             [*self.a.inputs, *self.b.inputs],
             [self.pair_note, self.pair, self.pair_exported, self.pair_older],
         )
-        tab.select(None, js=_OPENED % "compare").then(
+        tab.select(None, js=_OPENED % ("compare", "compare")).then(
             self.follow, [*self.a.inputs, *self.b.inputs], [self.pair_note, *self.b.outputs, self.b.told], **_QUIET
         ).then(self.draw_pair, inputs, drawn, **_LAST)
         self.same.click(self.copy, [*self.a.inputs], [self.pair_note, *self.b.outputs, self.b.told], **_QUIET).then(
@@ -113,7 +113,9 @@ class Page(Answers):
     def _methods(self) -> None:
         with gr.Tab("Methods", id="methods") as tab:
             gr.HTML(f'<p class="bp-hint">{_ABOUT_METHODS}</p>', js_on_load=None)
-            self.chosen = gr.CheckboxGroup([], label="Methods that fit this model", elem_id="chosen")
+            self.chosen = gr.CheckboxGroup(
+                rivals.every(), label="Methods that fit this model", elem_id="chosen"
+            )  # those that do not fit go when the tab is opened
             with gr.Row():
                 self.run = gr.Button("Run", variant="primary", size="sm", elem_id="run", elem_classes="bp-small")
                 self.rival_export = gr.Button("Export", size="sm", elem_id="rival-export", elem_classes="bp-small")
@@ -128,7 +130,7 @@ class Page(Answers):
             )  # of the last run; whether the address asks for one
         inputs = [*self.a.inputs, self.chosen]
         outputs = [self.rival_note, self.rivals, self.rival_exported, self.found, self.rivals_older]
-        tab.select(None, js=_OPENED % "methods").then(
+        tab.select(None, js=_OPENED % ("methods", "methods")).then(
             self.offer_methods, inputs, [self.rival_note, self.chosen], **_QUIET
         ).then(self.run_again, [self.asked, *inputs], [*outputs, self.asked], **_LAST)
         self.chosen.input(None, self.chosen, js=_CHOSEN)
@@ -207,7 +209,7 @@ class Page(Answers):
     def restore(self, address: str) -> list[Any]:
         """The controls as the address says; where it is wrong a line says so, and everything is at its default."""
         given = dict(parse_qsl(str(address or "").removeprefix("?")))
-        words = ""
+        words, asked = "", given.get("tab", TABS[0])
         try:
             a, b, at = self._scenes(given)
             shown = [*self.a.show(a), *self.b.show(b)]
@@ -218,9 +220,11 @@ class Page(Answers):
             a, b, at = self._scenes({})
             shown = [*self.a.show(a), *self.b.show(b)]
         tab = given["tab"] if given.get("tab") in TABS else TABS[0]
-        chosen = [name for name in given.get("m.methods", "").split(",") if name]
-        methods = gr.CheckboxGroup(choices=chosen, value=chosen)
-        return [words, *shown, at, given.get("layer", ""), methods, bool(chosen), gr.Tabs(selected=tab), tab, words]
+        tabs = gr.skip() if tab == TABS[0] else gr.Tabs(selected=tab)  # whoever has opened one by now stays there
+        known = rivals.every()
+        chosen = [name for name in given.get("m.methods", "").split(",") if name in known]
+        methods = gr.CheckboxGroup(value=chosen) if chosen else gr.skip()
+        return [words, *shown, at, given.get("layer", ""), methods, bool(chosen), tabs, asked * (tab != asked), words]
 
     def _scenes(self, given: dict[str, str]) -> tuple[Scene, Scene, At]:
         a = self._complete(from_query(given, self.default))
