@@ -33,7 +33,7 @@ class _Here:
         self.thread = None
 
 
-class _Stream:
+class _Muffled:
     """A stream that leaves out what one thread writes."""
 
     def __init__(self, stream: TextIO, here: _Here) -> None:
@@ -45,6 +45,10 @@ class _Stream:
     def writelines(self, lines: list[str]) -> None:
         for line in lines:
             self.write(line)
+
+    def flush(self) -> None:
+        if not self._here():  # a notebook's stream waits for another thread here
+            self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -62,7 +66,7 @@ def silence(library: str) -> Generator[None]:
     handlers = {handler for logger in loggers for handler in logger.handlers}
     for handler in handlers:
         handler.addFilter(here.lets_pass)
-    out, err = (cast(TextIO, _Stream(stream, here)) for stream in (sys.stdout, sys.stderr))
+    out, err = (cast(TextIO, _Muffled(stream, here)) for stream in (sys.stdout, sys.stderr))
     try:
         with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
             # what stands first is asked first; any object that has `match` may be asked whether a text fits
