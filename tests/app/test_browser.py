@@ -3,26 +3,19 @@
 import base64
 import io
 import json
-import shutil
 import subprocess
 import sys
 import textwrap
 import urllib.error
 import urllib.request
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from PIL import Image
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-MISSING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
+from chromium import browser as chromium
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING)}: pip install 'backplay[dev]'"),
-    pytest.mark.skipif(BROWSER is None, reason="no chromium on the PATH, on Debian: apt install chromium"),
-]
+pytestmark = pytest.mark.slow
 
 WAIT = 60_000  # milliseconds, on a machine that is busy with other things
 MODELS = textwrap.dedent("""
@@ -39,7 +32,13 @@ MODELS = textwrap.dedent("""
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
+def program():
+    """The path of a browser."""
+    return chromium()
+
+
+@pytest.fixture(scope="module")
+def address(program, tmp_path_factory):
     """Of a server with two networks, a text model, and one that cannot be captured."""
     file = tmp_path_factory.mktemp("models") / "mine.py"
     file.write_text(MODELS)
@@ -54,11 +53,11 @@ def address(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser(program):
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        opened = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield opened
         opened.close()
 
@@ -181,10 +180,62 @@ def test_uploads_good_and_bad(visit, tmp_path):
     assert "notes.png is no picture" in page.locator("#note .bp-error").inner_text()
     page.wait_for_timeout(1500)  # no drawing that follows may take the line away
     assert "notes.png is no picture" in page.locator("#note .bp-error").inner_text()
-    Image.new("L", (8000, 6000)).save(tmp_path / "huge.png")
+    Image.new("1", (12000, 9000)).save(tmp_path / "huge.png")
     upload(page, tmp_path / "huge.png")
-    page.wait_for_function("() => document.querySelector('#note').innerText.includes('huge.png is 8000 × 6000 pixels')")
+    page.wait_for_function("() => document.querySelector('#note').innerText.includes('12000 × 9000 pixels')")
+    assert "more than 100 megapixels" in page.locator("#note").inner_text()
     assert picture(page) == after and page.locator("#note .bp-error").count() == 1
+
+
+def test_an_export_stays_beside_bad_uploads(visit, tmp_path):
+    """However many come, and however fast: nothing is drawn, and so nothing that is shown is taken away."""
+    page = settled(visit())
+    page.locator("#export").click()
+    page.wait_for_selector("#exported .bp-link")
+    for k in range(6):
+        (tmp_path / f"notes{k}.png").write_text("no picture at all")
+        upload(page, tmp_path / f"notes{k}.png")
+        page.wait_for_timeout(100 * (k % 3))
+    page.wait_for_function("() => document.querySelector('#note').innerText.includes('notes5.png is no picture')")
+    page.wait_for_timeout(1500)
+    assert page.locator("#exported .bp-link").count() == 3
+    assert not pale(page, "#look .bp-card") and not page.locator("#older").is_visible()
+
+
+def pale(page, selector):
+    return page.locator(selector).first.evaluate("one => getComputedStyle(one).opacity") == "0.45"
+
+
+def test_what_is_older_than_the_controls_is_pale(visit):
+    """An empty number is one line in the page; map and panels are pale until they are drawn again."""
+    page = settled(visit())
+    before = picture(page)
+    page.locator("#a-tau input[type=number]").fill("")
+    page.wait_for_selector("#note .bp-error")
+    assert page.locator("#note").inner_text().strip() == "Temperature τ is empty; give a number from 0.1 to 3.0."
+    page.locator("#older").wait_for()
+    assert "before the last change" in page.locator("#older").inner_text()
+    page.wait_for_timeout(700)
+    assert pale(page, "#look .bp-card") and pale(page, "#details .bp-card") and picture(page) == before
+    page.locator("#a-tau input[type=number]").fill("0.6")
+    changed(page, before)
+    settled(page)
+    page.wait_for_function("() => !document.querySelector('#older p')")
+    page.wait_for_timeout(300)
+    assert not pale(page, "#look .bp-card") and not pale(page, "#details .bp-card")
+    assert page.locator("#note .bp-error").count() == 0
+
+
+def test_modes_by_layer(visit):
+    """A slider for layers: what it sets is written below, drawn, and in the address."""
+    page = settled(visit("?picture=example:3"))
+    before = picture(page)
+    page.get_by_text("Modes by layer").first.click()
+    page.locator("#a-much input[type=range]").focus()
+    page.keyboard.press("ArrowLeft")
+    changed(page, before)
+    assert page.locator("#a-layers").locator("textarea, input").input_value() == "features: tau=0.95"
+    page.wait_for_function("() => location.search.includes('layers=features%3A+tau%3D0.95')")
 
 
 def test_two_visitors(visit):
@@ -234,10 +285,8 @@ def test_a_sentence(visit):
 def test_comparing(visit):
     """Two pictures at first, then two models; both sides of the address."""
     page = visit("?picture=example:3&b.picture=example:3&b.model=zoo:vgg-spurious&tab=compare")
-    settled(page)
-    page.get_by_role("tab", name="Explore").click()
-    page.get_by_role("tab", name="Compare").click()
     page.wait_for_selector("#pair [data-panel=distance]")
+    assert "tab=compare" in page.url
     told = page.locator("#pair [data-panel=sides]").inner_text()
     assert "A: zoo:vgg, default modes" in told and "B: zoo:vgg-spurious, default modes" in told
     page.locator("#same").click()
@@ -250,17 +299,40 @@ def test_comparing(visit):
 
 def test_methods(visit):
     """Maps as they come; long work tells how far it is, and can be stopped."""
-    page = settled(visit("?m.methods=gradcam"))
+    page = visit()
     page.get_by_role("tab", name="Methods").click()
     page.wait_for_selector("#chosen label:has-text('lime')")
+    for name in page.locator("#chosen label:has(input:checked)").all_inner_texts():
+        if name != "gradcam":
+            page.locator(f"#chosen label:has-text('{name}')").filter(has_text=name).locator("input").first.uncheck()
     page.locator("#run").click()
     page.wait_for_selector("#rivals figcaption:has-text('gradcam')")
     page.locator("#chosen label:has-text('kernel_shap') input").check()
+    page.wait_for_function("() => location.search.includes('kernel_shap')")
     page.locator("#run").click()
     page.wait_for_selector("#rival-note .bp-stop")
     page.locator("#rival-note .bp-stop").click()
     page.wait_for_selector("#rival-note p:has-text('Stopped.')")
     assert page.locator("#rivals .bp-coming").count() == 1
+
+
+def test_methods_come_back(visit):
+    """The address opens the tab with its methods and their maps; a change in Explore makes these pale until Run."""
+    page = visit("?picture=example:3&tab=methods&m.methods=gradcam,rg")
+    page.wait_for_selector("#rivals figcaption:has-text('gradcam')")
+    page.wait_for_selector("#rivals figcaption:has-text('rg')")
+    page.wait_for_selector("#chosen label:has-text('lime')")
+    assert page.locator("#chosen input:checked").count() == 2
+    assert "tab=methods" in page.url and "m.methods=gradcam" in page.url
+    page.get_by_role("tab", name="Explore").click()
+    settled(page)
+    assert "tab=explore" in page.url
+    move_tau(page)
+    page.get_by_role("tab", name="Methods").click()
+    page.wait_for_selector("#rivals-older:visible")
+    assert "press Run" in page.locator("#rivals-older").inner_text()
+    page.locator("#run").click()
+    page.wait_for_function("() => !document.querySelector('#rivals-older p')")
 
 
 def test_wrong_models_and_addresses(visit):

@@ -54,7 +54,9 @@ def test_a_picture(table, run, tmp_path, name):
     assert (tmp_path / "map.png").stat().st_size > 1000
     if at is not None:
         assert float(numbers["chosen_share"]) == pytest.approx(float(found["there"].share), rel=1e-4)
-        assert found["found"].layer == layer
+        assert found["found"].layer == layer == str(numbers["layer"])
+        assert numbers["channels"].tolist() == found["found"].index[0].tolist()
+        np.testing.assert_allclose(numbers["relevance"], found["found"].relevance[0], rtol=1e-3)
 
 
 def test_an_upload(table, run, tmp_path):
@@ -76,6 +78,17 @@ def test_a_sentence(table, run, capsys, game):
     numbers, found = json.loads(files.numbers), run(files.python)["found"]
     np.testing.assert_allclose(numbers["map"], found.scores.double(), rtol=1e-4, atol=1e-6)
     assert numbers["tokens"] == found.tokens and numbers["value"] == pytest.approx(found.value, rel=1e-4)
+
+
+@pytest.mark.parametrize("at, layer", [((3,), ""), (None, "blocks.0.mlp.0"), ((1,), "blocks.1.mlp.0")])
+def test_inside_a_sentence(table, run, capsys, at, layer):
+    files = export.of_scene(table.solve(Scene("zoo:text", text="the coffee was not great")), at, layer)
+    numbers, found = json.loads(files.numbers), run(files.python)
+    if at is not None:
+        assert numbers["chosen"] == list(at) and "there" in found
+        assert numbers["chosen_share"] == pytest.approx(float(found["there"].share), rel=1e-4)
+    if layer:
+        assert numbers["channels"] == found["in_layer"].index[0].tolist()
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_the_last_of_overlapping_draws_is_shown():
             at_once(*(lambda now=now: page.draw(visitor, *now) for now in given))
             assert last(1) == "tau=0.7" and last(2).startswith("tau=0.7"), received
             assert "Stopped" not in notes() and 'role="alert"' not in notes() and last(0) == "", received
+            assert last(4) == "" and "bp-behind" in last(5) and "bp-behind" in last(6), received
     """)
 
 
@@ -110,6 +111,8 @@ def test_a_choice_while_the_map_is_drawn():
         received.clear()
         sent(page.redraw(visitor, *given))
         assert not any(isinstance(answer[1], str) for answer in received) and last(2).startswith("tau=0.5")
+        marks = [answer[4] for answer in received if isinstance(answer[4], str)]
+        assert [mark.count('data-what="rest"') for mark in marks] == [1, 1, 0] and marks[-1] == "", marks
     """)
 
 
@@ -126,6 +129,7 @@ def test_the_stop_button_is_answered_at_once():
         thread.join(30)
         assert time.monotonic() - begin < 1.5 and "Stopped." in notes()
         assert not any(isinstance(answer[1], str) for answer in received)
+        assert 'data-what="all"' in last(4)
     """)
 
 
@@ -167,19 +171,21 @@ def test_wrong_controls_are_one_line():
 
         def refused(answer, count, words):
             assert words in answer[0] and 'role="alert"' in answer[0], answer
-            assert len(answer) == count + 1 and not any(isinstance(value, str) for value in answer[1:]), answer
+            assert len(answer) == count + 2 and answer[-1] == answer[0], answer
+            assert not any(isinstance(value, str) for value in answer[1:-1]), answer
 
         for wrong in (unknown, long):
             refused(page.follow(*wrong, *fine), len(page.b.outputs), "no class is called")
             refused(page.copy(*wrong), len(page.b.outputs), "no class is called")
             refused(reset(*wrong), len(page.a.outputs), "no class is called")
-            (drawn,) = page.draw(visitor, *wrong, None, "")
-            refused(drawn, 3, "no class is called")
+            older, drawn = page.draw(visitor, *wrong, None, "")
+            assert all('class="bp-behind"' in line for line in older[4:]) and "no class is called" in drawn[0]
+            assert not any(isinstance(value, str) for value in [*older[:4], *drawn[1:]]), (older, drawn)
         refused(adapt(*gone), len(page.a.outputs), "no model named")
         refused(choose(key("example:1"), "zoo:gone"), 3, "no model named")
         assert choose(key("sentence:" + "9" * 5000), "zoo:vgg")[3]
         for answer in (page.follow(*given, *fine), page.copy(*given), reset(*given)):
-            assert answer[0] == "" and len(answer) == len(page.b.outputs) + 1
+            assert answer[0] == answer[-1] == "" and len(answer) == len(page.b.outputs) + 2
         for query in ("?target=" + "1" * 5000, "?b.target=" + "1" * 5000, "?at=" + "1" * 5000 + ",1"):
             assert ("The address was not understood" in page.restore(query)[0]) == ("target" in query), query
     """)
@@ -192,8 +198,9 @@ def test_an_upload_beside_a_text_model():
         Image.new("RGB", (20, 10), "red").save(folder / "cat.png")
         upload = next(listener for listener in page.blocks.fns.values() if listener.name == "upload")
         assert upload.inputs == [page.a.upload, page.a.model]
-        note, picture, choices = upload.fn(str(folder / "cat.png"), "zoo:vgg")
-        assert note == "" and picture.startswith("upload:") and "your picture" in choices and "sentence" not in choices
-        note, *rest = upload.fn(str(folder / "gone.png"), "zoo:vgg")
-        assert "did not arrive" in note and not any(isinstance(value, str) for value in rest)
+        note, picture, choices, line = upload.fn(str(folder / "cat.png"), "zoo:vgg")
+        assert note == line == "" and picture.startswith("upload:")
+        assert "your picture" in choices and "sentence" not in choices
+        note, *rest, line = upload.fn(str(folder / "gone.png"), "zoo:vgg")
+        assert "did not arrive" in note and line == note and not any(isinstance(value, str) for value in rest)
     """)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,10 +13,10 @@ from backplay.app.grounds import PICTURES, bundled_input, sentences
 from backplay.app.library import Library, Model
 from backplay.app.paint import shades
 from backplay.app.panel import panel
-from backplay.app.scene import Scene, accepts, changed, is_number
+from backplay.app.scene import Scene, accepts, by_layer, changed, is_number, with_mode
 from backplay.app.uploads import PREFIX, Uploads
 from backplay.errors import InputError, KeywordError
-from backplay.keywords import Choice
+from backplay.keywords import Choice, Number
 from backplay.photographs import Preprocess, read
 from backplay.view.images import Looks, shown_image
 from backplay.zoo.scenes import MEAN, SPREAD
@@ -82,11 +83,23 @@ _FIRST = ("tau", "epsilon", "alpha", "beta")
 MODE_NAMES = (*_FIRST, *(name for names in _SECTIONS.values() for name in names))
 
 
+def _as_given(slider: Any, payload: Any) -> Any:
+    """What a number field holds, be it nothing: a scene says in a line what is wrong, Gradio only in the terminal."""
+    return payload
+
+
+# drawn as Gradio's own; not by a class statement, for which Gradio would write a file of types beside this one
+Slider: Any = ABCMeta.__new__(
+    type(gr.Slider), "Slider", (gr.Slider,), {"__module__": __name__, "is_template": True, "preprocess": _as_given}
+)
+
+
 class Controls:
     """Gradio's components for one scene, in the order in which events hand over their values."""
 
     def __init__(self, library: Library, uploads: Uploads, scene: Scene, name: str, full: bool = True) -> None:
         self.library, self.uploads, self.name, self.full = library, uploads, name, full
+        self.told = gr.State("")  # what went wrong with the last change of these controls
         self.model = gr.Dropdown(list(library.names), value=scene.model, label="Model", elem_id=f"{name}-model")
         self.choices = panel(elem_id=f"{name}-choices")
         self.picture = gr.State(scene.picture)
@@ -109,21 +122,34 @@ class Controls:
             with gr.Accordion(title, open=False):
                 self.modes |= {mode: self._mode(mode) for mode in names}
         with gr.Accordion("Modes by layer", open=False):
-            self.layers = gr.Textbox(
-                scene.layers,
-                label="Pattern: modes",
-                info="Later patterns win; press Enter to apply.",
-                placeholder="features.*: tau=0.5; head.*: epsilon=0",
-                elem_id=f"{name}-layers",
-            )
+            self._by_layer(scene)
         self.reset = gr.Button("Reset modes", size="sm", elem_id=f"{name}-reset")
 
+    def _by_layer(self, scene: Scene) -> None:
+        """A slider for any mode of any layers; what it sets stands below, where it can also be written."""
+        name = self.name
+        self.where = gr.Dropdown(
+            [], label="Layers", info="Or a pattern: features.*", allow_custom_value=True, elem_id=f"{name}-where"
+        )
+        self.what = gr.Dropdown(_sliding(scene.game), value="tau", label="Mode", elem_id=f"{name}-what")
+        self.much = self._slider("tau", 1.0, f"{name}-much")
+        self.layers = gr.Textbox(
+            scene.layers,
+            label="Layers: modes",
+            info="Later ones win; press Enter to apply.",
+            placeholder="features.*: tau=0.5; head.*: epsilon=0",
+            elem_id=f"{name}-layers",
+        )
+
+    def _slider(self, mode: str, value: Any, name: str, **options: Any) -> Any:
+        label, low, high, step = _SLIDES[mode]
+        return Slider(low, high, value=value or 0.0, step=step, label=label, elem_id=name, **options)
+
     def _mode(self, mode: str) -> Any:
-        accept = accepts("rg").get(mode) or accepts("sg")[mode]
-        given: dict[str, Any] = {"elem_id": f"{self.name}-{mode}", "visible": mode in accepts("rg")}
+        accept = _accepted(mode)
         if not isinstance(accept, Choice):
-            label, low, high, step = _SLIDES[mode]
-            return gr.Slider(low, high, value=accept.default or 0.0, step=step, label=label, **given)
+            return self._slider(mode, accept.default, f"{self.name}-{mode}", visible=mode in accepts("rg"))
+        given: dict[str, Any] = {"elem_id": f"{self.name}-{mode}", "visible": mode in accepts("rg")}
         if accept.default is False:
             return gr.Checkbox(False, label=_LABELS[mode], **given)
         return gr.Radio(list(accept.choices), value=accept.default, label=_LABELS[mode], **given)  # type: ignore[arg-type]
@@ -138,8 +164,8 @@ class Controls:
     def scene(self, values: Sequence[Any]) -> Scene:
         """What the controls say."""
         model, picture, text, target, game, *modes, layers = values
-        given = dict(zip(self.modes, modes, strict=True))
-        given["softplus"] = given["softplus"] or None
+        known = accepts(str(game))
+        given = {mode: _slid(mode, value) for mode, value in zip(self.modes, modes, strict=True) if mode in known}
         return Scene(
             model=str(model),
             picture=str(picture),
@@ -150,25 +176,44 @@ class Controls:
             layers=str(layers or "").strip(),
         )
 
+    def plain(self, values: Sequence[Any]) -> Scene:
+        """What the controls say but for their modes, which are at their defaults, be they sound or not."""
+        defaults = {mode: _accepted(mode).default for mode in self.modes}
+        modes = [(default or 0.0) if mode in _SLIDES else default for mode, default in defaults.items()]
+        return self.scene([*values[:5], *modes, ""])
+
     def show(self, scene: Scene) -> list[Any]:
         """What the controls have to show for a scene, in the order of `outputs`; refused where a slider ends before."""
         model = self.library.find(scene.model)
         modes = dict(scene.modes)
         shown: list[Any] = [scene.model, scene.picture, self.offer(model, scene.picture), *self._kind(model, scene)]
         for name, component in self.modes.items():
-            accept = accepts("rg").get(name) or accepts("sg")[name]
-            value = modes.get(name, accept.default)
-            if name in _SLIDES and not _SLIDES[name].low <= (value or 0.0) <= _SLIDES[name].high:
-                raise KeywordError(f"{name}={value} is beyond its slider, {_SLIDES[name].low} to {_SLIDES[name].high}.")
-            value = (value or 0.0) if name in _SLIDES else value
+            value = modes.get(name, _accepted(name).default)
+            if name in _SLIDES:
+                value = value or 0.0
+                _slid(name, value)
             shown.append(type(component)(value=value, visible=name in accepts(scene.game)))
-        return [*shown, scene.layers]
+        layers = _layers(model)
+        where = gr.Dropdown(choices=list(layers), value=layers[0] if layers else "")
+        sliding = _sliding(scene.game)
+        what = sliding[0][1]
+        return [*shown, where, gr.Dropdown(choices=sliding, value=what), self.slide(scene.game, what), scene.layers]
+
+    def slide(self, game: str, mode: str) -> Any:
+        """The slider of modes by layer as it is for a mode."""
+        label, low, high, step = _SLIDES[mode]
+        default = by_layer(game)[mode].default or 0.0
+        return Slider(minimum=low, maximum=high, step=step, label=label, value=float(default))
+
+    def with_mode(self, text: str, game: str, pattern: Any, mode: str, value: Any) -> str:
+        """Modes by layer with what their slider says."""
+        return with_mode(str(text or ""), game, str(pattern or ""), mode, _slid(mode, value))
 
     @property
     def outputs(self) -> list[Any]:
         """The components that `show` fills."""
         first = [self.model, self.picture, self.choices, self.upload, self.text, self.read, self.target, self.game]
-        return [*first, *self.modes.values(), self.layers]
+        return [*first, *self.modes.values(), self.where, self.what, self.much, self.layers]
 
     def _kind(self, model: Model, scene: Scene) -> list[Any]:
         """Upload or sentence, class and game."""
@@ -211,6 +256,33 @@ class Controls:
             change(component.input)
         change(self.layers.submit)
         change(self.read.click)
+
+
+def _accepted(mode: str) -> Number | Choice:
+    """What a mode may be, in the game that has it."""
+    return accepts("rg").get(mode) or accepts("sg")[mode]
+
+
+def _slid(mode: str, value: Any) -> Any:
+    """The value of a mode's control; of a slider refused where it is empty or beyond its ends."""
+    if mode not in _SLIDES:
+        return value
+    label, low, high, _ = _SLIDES[mode]
+    if not isinstance(value, (int, float)) or not low <= value <= high:
+        told = "is empty" if value in (None, "") else f"= {str(value)[:20]} is beyond its slider"
+        raise KeywordError(f"{label} {told}; give a number from {low} to {high}.")
+    return (value or None) if mode == "softplus" else value
+
+
+def _sliding(game: str) -> list[tuple[str, str]]:
+    """The modes by layer that have a slider: what they are called, and their names."""
+    return [(slide.label, name) for name, slide in _SLIDES.items() if name in by_layer(game)]
+
+
+def _layers(model: Model) -> list[str]:
+    """Paths of modules to choose from: those with weights, down to the second level."""
+    modules = model.loaded.model.named_modules()
+    return [name for name, module in modules if name and name.count(".") < 2 and any(True for _ in module.parameters())]
 
 
 def read_class(given: Any, names: Sequence[str]) -> int | None:

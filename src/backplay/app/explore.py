@@ -64,7 +64,7 @@ def details(solved: Solved, at: At = None, layer: str = "") -> str:
     if layer:
         parts.append(_told(f"Channels of {layer}", lambda s: channels(s, layer), solved))
     three = (("Both players", players), ("Arriving walks", walks), ("Layer by layer", by_layer))
-    kind = "" if isinstance(solved.ground, Words) else "bp-three"
+    kind = "bp-wide" if isinstance(solved.ground, Words) else "bp-three"
     return "".join([*parts, html.grid([_told(title, panel, solved) for title, panel in three], kind)])
 
 
@@ -103,10 +103,12 @@ def players(solved: Solved) -> str:
 def walks(solved: Solved) -> str:
     """Walks that arrive."""
     drawn = solved.walks
-    about = f"{drawn.n} of the {share(float(drawn.share[0]))} of walks that arrive. Red steps are player +'s."
+    about = f"{drawn.n} of the {share(float(drawn.share[0]))} of walks that arrive"
     if isinstance(solved.ground, Words):
+        about += ", by the token at which each ends."
         counts = solved.ground.gather(drawn.frequencies(drawn.play.network.input)) * drawn.n
         return html.card("Arriving walks", about, _counted(solved.ground, counts), "walks")
+    about += ". Red steps are player +'s."
     trail = Trail(drawn, 0, torch.arange(drawn.n), solved.ground.shown)
     body = html.picture(draw_walks(trail, solved.ground.shown), "walks over the picture, and where they end")
     return html.card("Arriving walks", about, f'<div class="bp-one">{body}</div>', "walks")

@@ -61,6 +61,8 @@ def of_scene(solved: Solved, at: At = None, layer: str = "") -> Exported:
     lines = [script.explore(solved.scene, solved.ground)]
     if isinstance(solved.ground, Words):
         figures = [lambda: bp.view.tokens(_token_map(solved)), lambda: bp.view.flow(solved.play)]
+        if at is not None or layer:
+            lines.append(script.inside_sentence(solved.scene, solved.ground, at, layer, CHANNELS))
     else:
         model = solved.ground.model.images
         figures: list[Callable[[], Figure]] = [
@@ -78,7 +80,7 @@ def of_scene(solved: Solved, at: At = None, layer: str = "") -> Exported:
             lines.append(script.in_layer(layer, CHANNELS))
             figures.append(lambda: bp.concepts(solved.play, layer, k=CHANNELS).plot(width=6.0))
     figures.append(lambda: _entropy(solved.rows))
-    return Exported("map", _stacked(figures), _scene_numbers(solved, at), "\n".join(lines))
+    return Exported("map", _stacked(figures), _scene_numbers(solved, at, layer), "\n".join(lines))
 
 
 def of_pair(pair: Compared) -> Exported:
@@ -123,7 +125,7 @@ def _is_text(solved: Solved) -> bool:
     return isinstance(solved.ground, Words)
 
 
-def _scene_numbers(solved: Solved, at: At) -> bytes:
+def _scene_numbers(solved: Solved, at: At, layer: str) -> bytes:
     plus, minus, log_scale = solved.players
     arrays = {"map": solved.heat, "plus": plus, "minus": minus, "arriving": solved.arriving}
     rows = solved.rows
@@ -140,6 +142,9 @@ def _scene_numbers(solved: Solved, at: At) -> bytes:
     if at is not None:
         plain["chosen"] = list(at)
         plain["chosen_share"] = float(solved.arriving[at])
+    if layer:
+        found = bp.concepts(solved.play, layer, k=CHANNELS)
+        plain |= {"layer": layer, "channels": found.index[0].tolist(), "relevance": found.relevance[0].tolist()}
     if isinstance(solved.ground, Words):
         plain["tokens"] = list(solved.ground.tokens.tokens)
     return _packed(arrays, plain, _is_text(solved))

@@ -114,6 +114,11 @@ def working(words: str) -> str:
     )
 
 
+def behind(what: str, words: str) -> str:
+    """A line that says what is older than the controls; the page's style makes `what` pale meanwhile."""
+    return f'<p class="bp-behind" data-what="{what}">{escape(words)}</p>'
+
+
 def state(scope: str, query: Mapping[str, str]) -> str:
     """What the address of the page is to say of a part of it; the page's script puts it there."""
     return f'<i class="bp-state" hidden data-scope="{escape(scope)}" data-query="{escape(urlencode(query))}"></i>'

@@ -25,6 +25,11 @@ _PREFERRED = "rg sg gradient_x_input integrated_gradients lrp_epsilon attn_lrp g
 _FIRST = 6  # methods that are chosen before anybody chooses
 
 
+def every() -> list[str]:
+    """All methods that some model may have."""
+    return list(bp.methods())
+
+
 def fitting(ground: Ground) -> list[str]:
     """The methods that apply, family by family."""
     fits = [name for name, info in bp.methods().items() if info.refusal(ground.network) is None]

@@ -106,8 +106,7 @@ def read_value(name: str, accept: Keyword, text: str) -> Any:
 
 def read_layers(text: str, game: str) -> dict[str, dict[str, Any]]:
     """`features.*: tau=0.5, epsilon=0; head.*: alpha=1` as the keyword `layers` takes it; nothing where it is empty."""
-    by_layer = MODES[game].accepts()["layers"]
-    assert isinstance(by_layer, ByLayer)
+    known = by_layer(game)
     found: dict[str, dict[str, Any]] = {}
     for part in filter(str.strip, text.replace("\n", ";").split(";")):
         pattern, colon, modes = part.strip().partition(":")
@@ -118,11 +117,28 @@ def read_layers(text: str, game: str) -> dict[str, dict[str, Any]]:
             name, equals, value = (word.strip() for word in mode.partition("="))
             if not equals:
                 raise InputError(f"{mode.strip()[:40]!r} sets no mode; write tau=0.5.")
-            if name not in by_layer.accepts:
-                hint = suggestion(name, by_layer.accepts)
-                raise KeywordError(f"no mode {name!r}{hint} by layer; there are {', '.join(by_layer.accepts)}.")
-            inner[name] = read_value(name, by_layer.accepts[name], value)
+            if name not in known:
+                hint = suggestion(name, known)
+                raise KeywordError(f"no mode {name!r}{hint} by layer; there are {', '.join(known)}.")
+            inner[name] = read_value(name, known[name], value)
     return found
+
+
+def by_layer(game: str) -> Mapping[str, Number | Choice]:
+    """What each mode may be that a game has by layer."""
+    accept = MODES[game].accepts()["layers"]
+    assert isinstance(accept, ByLayer)
+    return accept.accepts
+
+
+def with_mode(text: str, game: str, pattern: str, name: str, value: Any) -> str:
+    """Modes by layer with one mode of one pattern changed; a new pattern comes last, where it wins."""
+    if not pattern.strip() or set(pattern) & set(":;"):
+        raise InputError(f"{pattern[:40]!r} names no layers; choose some, or write a pattern such as features.*.")
+    found = read_layers(text, game)
+    found.setdefault(pattern.strip(), {})[name] = by_layer(game)[name].check(name, value)
+    written = {p: ", ".join(f"{mode}={_written(v)}" for mode, v in modes.items()) for p, modes in found.items()}
+    return "; ".join(f"{p}: {modes}" for p, modes in written.items())
 
 
 def _written(value: Any) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backplay.app.grounds import Ground, Words
 from backplay.app.scene import GAMES, Scene
 
 _HEAD = "import backplay as bp\nfrom backplay import models"
+_READING = (
+    "from backplay.text.batches import batches\nfrom backplay.text.explaining import read_text\n"
+    "from backplay.text.reader import Reader"
+)
 
 
 def explore(scene: Scene, ground: Ground) -> str:
@@ -39,6 +44,33 @@ def at_pixel(at: tuple[int, ...]) -> str:
     )
 
 
+def reading(scene: Scene, ground: Words, name: str = "play", loaded: str = "loaded") -> list[str]:
+    """The lines that play a game on a sentence."""
+    return [
+        f"reader = Reader({loaded}.model, {loaded}.tokenizer)",
+        f"text = [read_text(reader, {scene.text!r})]",
+        "batch, = batches(reader, text, [reader.answer(text[0])])",
+        f"{name} = {_game(scene, loaded)}.play(batch.arguments, {ground.target(scene.target)})",
+    ]
+
+
+def inside_sentence(scene: Scene, ground: Words, at: tuple[int, ...] | None, layer: str, k: int) -> str:
+    """The walks that end at a token, `there`; the channels of a layer, `in_layer`."""
+    lines = [_READING, "", *reading(scene, ground)]
+    if at is not None:
+        lines += [
+            "import torch",
+            "",
+            'mask = torch.zeros_like(batch.arguments["inputs_embeds"], dtype=torch.bool)',
+            f"mask[:, {ground.start + at[0]}] = True",
+            "there = play.through(play.network.input, mask)",
+            "print(there.share)",
+        ]
+    if layer:
+        lines += [f"in_layer = bp.concepts(play, {layer!r}, k={k})", "print(in_layer.index, in_layer.relevance)"]
+    return "\n".join(lines)
+
+
 def in_layer(layer: str, k: int) -> str:
     """The channels of a layer: `found`."""
     return f'found = bp.concepts(play, {layer!r}, k={k})\nfound.plot().savefig("channels.png")'
@@ -51,12 +83,7 @@ def compare(scenes: Sequence[Scene], grounds: Sequence[Ground], target: int) -> 
         loaded = f"loaded_{name}"
         lines.append(f"{loaded} = {_loader(ground)}({scene.model!r})")
         if isinstance(ground, Words):
-            lines += [
-                f"reader = Reader({loaded}.model, {loaded}.tokenizer)",
-                f"text = [read_text(reader, {scene.text!r})]",
-                "batch, = batches(reader, text, [reader.answer(text[0])])",
-                f"{name} = {_game(scene, loaded)}.play(batch.arguments, {ground.target(target)})",
-            ]
+            lines += reading(replace(scene, target=target), ground, name, loaded)
             continue
         lines += _picture(scene, ground, loaded)
         lines.append(f"{name} = {_game(scene, loaded)}.play(x, {target})")
@@ -88,8 +115,7 @@ def _start(scene: Scene, ground: Ground) -> list[str]:
 def _imports(scenes: Sequence[Scene], grounds: Sequence[Ground]) -> list[str]:
     lines = [_HEAD]
     if any(isinstance(ground, Words) for ground in grounds) and len(grounds) > 1:
-        lines.append("from backplay.text.batches import batches\nfrom backplay.text.explaining import read_text")
-        lines.append("from backplay.text.reader import Reader")
+        lines.append(_READING)
     drawn = [s for s, g in zip(scenes, grounds, strict=True) if not isinstance(g, Words) and not g.file]
     if drawn:
         lines[0] += ", zoo"

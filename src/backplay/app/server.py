@@ -98,7 +98,6 @@ def serve(names: Sequence[str], port: int = PORT, started: Callable[[str], None]
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
                 await super().startup(sockets)
                 try:
-                    # the address first: a capture keeps what libraries print from the terminal meanwhile
                     started(f"http://{HOST}:{door.getsockname()[1]}")
                     warming.start()
                 except BaseException as error:  # raised once the server has ended in good order

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from backplay.errors import MissingLibraryError, ModelError, suggestion
@@ -102,8 +103,8 @@ def _elsewhere(name: str) -> str:
     if colon:
         hint = suggestion(prefix, SOURCES)
         return hint.replace("?)", f":{rest}?)") if hint else ""
-    full: dict[str, str] = {}
-    for source in SOURCES.values():
+    full: dict[str, str] = {}  # of equal names in two sources the one that is named first
+    for source in reversed(SOURCES.values()):
         try:
             full |= {known: f"{source.prefix}:{known}" for known in reversed(source.names() if source.names else [])}
         except MissingLibraryError:
@@ -111,4 +112,5 @@ def _elsewhere(name: str) -> str:
     if name in full:
         homes = [f"{s.prefix}:{name}" for s in SOURCES.values() if s.names and s.installed and name in s.names()]
         return f" (did you mean {' or '.join(homes)}?)"
-    return suggestion(f"torchvision:{name}", full.values())
+    close = get_close_matches(name, full, n=3, cutoff=0.7)
+    return f" (did you mean {', '.join(full[known] for known in close)}?)" if close else ""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import logging
-import warnings
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +19,7 @@ from backplay.errors import CaptureError, first_line
 from backplay.network.arguments import Arguments
 from backplay.network.precision import HALF, in_single, is_half, precision_of
 from backplay.network.running import evaluation, experts_by_token, logits_of
+from backplay.network.silence import silence
 
 
 class _Logits(nn.Module):
@@ -136,24 +134,12 @@ def _tersely() -> Generator[None]:
 
     It also notes where in the stack each operation was called, which takes a tenth of its time and helps nobody here.
     """
-    known = logging.Logger.manager.loggerDict.items()
-    loggers = [each for name, each in known if isinstance(each, logging.Logger) and name.partition(".")[0] == "torch"]
-    handlers = {handler for logger in loggers for handler in logger.handlers}
-    for handler in handlers:
-        handler.addFilter(_nothing)
     before, tracing.do_not_emit_stack_traces = tracing.do_not_emit_stack_traces, True
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # one opaque operator for a whole encoder layer
     try:
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with silence("torch"):
             yield
     finally:
         tracing.do_not_emit_stack_traces = before
         torch.backends.mha.set_fastpath_enabled(fused)
-        for handler in handlers:
-            handler.removeFilter(_nothing)
-
-
-def _nothing(record: logging.LogRecord) -> bool:
-    return False
