@@ -13,8 +13,24 @@ from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import CONSTANT, Draw, Standing
 from backplay.kernels.geometric import Masked
 from backplay.kernels.kernel import Kernel, Measure
-from backplay.network.nodes import Max, Node, Scope, Select, Wire
+from backplay.network.nodes import Affine, Max, Node, Scope, Select, Wire
 from backplay.values.forward import Values
+
+
+def looked_at(node: Node) -> tuple[Node, ...]:
+    """The nodes whose values a linear map, a max node or a wire looks at: its weights, its mask, those that compete.
+
+    Of what they move, the shape is enough.
+    """
+    match node:
+        case Affine():
+            return tuple(n for n in node.inputs if n is not node.operand)
+        case Max():
+            return node.inputs if node.both is None else ()
+        case Select():
+            return (node.mask,)
+        case _:
+            return ()
 
 
 def moving_kernel(node: Node, values: Values) -> Kernel:
@@ -25,16 +41,16 @@ def moving_kernel(node: Node, values: Values) -> Kernel:
             first = node.first(values[left], values[right])
             return Duel((first, ~first))
         case Select():
-            first = values[node.mask].expand(values[node].shape)
+            first = values[node.mask].expand(values.shape(node))
             carries = [isinstance(side, Node) and side.carries for side in node.sides]
             return Duel((first, ~first), (carries[0], carries[1]))
         case Max():
             assert node.winner is not None
-            operand = values[node.inputs[0]]
+            (operand,) = node.inputs
             known = values.get(node.place)
-            return Winner(node.winner(operand) if known is None else known, operand.shape)
+            return Winner(node.winner(values[operand]) if known is None else known, values.shape(operand))
         case Wire():
-            return Relabelling(node, values)
+            return Relabelling(node, values, [values.shape(n) for n in node.inputs])
         case _:
             raise AssertionError(f"no kernel for {node!r}")
 
@@ -110,11 +126,7 @@ class Relabelling(Kernel):
 
     node: Wire
     scope: Scope
-
-    @property
-    def shapes(self) -> list[torch.Size]:
-        """Of the wire's live operands."""
-        return [self.scope[n].shape for n in self.node.inputs]
+    shapes: list[torch.Size]  # of its live operands
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return self.node.transpose(mass, self.scope, self.shapes)
