@@ -21,7 +21,7 @@ from backplay.kernels.kernel import Kernel
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Arguments, Inputs
 from backplay.network.captures import Captures
-from backplay.network.nodes import Gate
+from backplay.network.nodes import Gate, Input, Wire
 from backplay.values.forward import Values
 from backplay.values.gaussian import normal_cdf
 from backplay.values.observed import entropy_shift
@@ -244,6 +244,23 @@ class Game(ABC, Generic[M]):
         assert values.moments is not None
         return lower_confidence(node, values.moments.advance(through=node)[node], risk)
 
+    def needed(self, network: Network) -> frozenset[Node] | None:
+        """The nodes whose values a map keeps from its forward pass to the way back; None for all."""
+        wanted: set[Node] = set(network.inputs)
+        for node in network.carrying:
+            read = () if isinstance(node, Input) else self.reads(node)
+            if read is None:
+                return None
+            wanted.update(map(_made_from, read))
+        return frozenset(wanted)
+
+    @abstractmethod
+    def reads(self, node: Node) -> tuple[Node, ...] | None:
+        """The nodes whose values the kernel of a node is made from, shapes aside; None where that may be any.
+
+        A value that is missing here is run again: that costs time and changes no number.
+        """
+
     @abstractmethod
     def kernel(self, node: Node, values: Values) -> Kernel:
         """The kernel of a node on solved values."""
@@ -259,3 +276,10 @@ class Game(ABC, Generic[M]):
     @abstractmethod
     def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:
         """From the pass that the map rests on, at an input, to the map."""
+
+
+def _made_from(node: Node) -> Node:
+    """What a value is quickly made again from: what a gate reads, what a wire moves."""
+    while isinstance(node, Gate) or (isinstance(node, Wire) and len(node.inputs) == 1):
+        node = node.inputs[0] if isinstance(node, Wire) else node.operand
+    return node

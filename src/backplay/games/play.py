@@ -52,7 +52,10 @@ class Play(Pictured):
     ) -> None:
         self.game, self.network = game, network
         self.inputs = inputs
-        self.solved, self.aim = _solve(game, inputs, target, shared or Shared(network, inputs, network.weights()))
+        needed = None if keep else game.needed(network)
+        self.solved, self.aim = _solve(
+            game, inputs, target, shared or Shared(network, inputs, network.weights(), needed)
+        )
         self._looked = current_call()  # in which the model was last seen to be as it was solved
         self._kernels: dict[Node, Kernel] = {}
         self._released = False
@@ -62,14 +65,19 @@ class Play(Pictured):
         if keep:
             self.passed(DIFFERENCE)
         elif not self._carry(careful=False).finite:
-            self.solved, _ = _solve(game, inputs, target, Shared(network, inputs, network.weights()))
+            self.solved, _ = _solve(game, inputs, target, Shared(network, inputs, network.weights(), needed))
             self._carry(careful=True)
         masses = (self._map or self._passes[DIFFERENCE]).masses
         check_hidden(inputs, [masses[n].value for n in network.inputs if n in masses], self.aim)
 
     def _carry(self, careful: bool) -> Passed:
         """What a map alone needs: kernels and values are dropped on the way."""
-        kernel = lambda node: self.game.kernel(node, self.solved)  # noqa: E731
+
+        def kernel(node: Node) -> Kernel:
+            made = self.game.kernel(node, self.solved)
+            self.solved.forget(node)  # nodes behind it have been left, and those before it do not look ahead
+            return made.once()
+
         root = self.game.map_root(self.aim, self.solved.logits)
         first = self.root(DIFFERENCE) if root is None else root
         self._map = pull(

@@ -19,7 +19,7 @@ from backplay.kernels.attention import GradientBlock, ValueRouting
 from backplay.kernels.contributions import Contributions, Streams, is_empty
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import Sharing
-from backplay.kernels.moves import moving_kernel
+from backplay.kernels.moves import looked_at, moving_kernel
 from backplay.kernels.pointwise import PassThrough, Split, Stopping, evenly
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import RoutingLinear, Stream
@@ -195,11 +195,28 @@ class RoutingGame(Game[RoutingModes]):
         plus, minus = (tau * torch.logaddexp(s.double().log(), outside / tau) + log_unit for s in sums)
         return plus, minus
 
+    def reads(self, node: Node) -> tuple[Node, ...] | None:
+        modes = self.modes.at(node)
+        averse = modes.risk != 0 or modes.attention_risk != 0 or modes.entropy_bias != 0
+        if self.forward() or averse or self._sees_tails() or modes.residual != "uniform" or modes.attention != "value":
+            return None
+        match node:
+            case Gate():
+                return (node.operand,)
+            case Diagonal() | Norm() | Product() | Halves() | Sum():
+                return ()
+            case Affine():
+                chooses = node.projection if isinstance(node, Attention) and node.projection is not None else node
+                net = (chooses,) if modes.tau == 1 or chooses is not node else ()
+                return (chooses.operand, *net, *looked_at(node))
+            case _:
+                return looked_at(node)
+
     def kernel(self, node: Node, values: Values) -> Kernel:
         modes = self.modes.at(node)
         match node:
             case Attention() if modes.attention == "gradient":
-                return GradientBlock(node, values)
+                return GradientBlock(node, values, values[node])
             case Attention() if node.projection is not None:
                 return self._attention(node, values)
             case Mix() if node.unsigned:
@@ -302,7 +319,7 @@ class RoutingGame(Game[RoutingModes]):
         assert projection is not None
         if projection.bias is None:
             return None
-        spread = projection.bias(values).expand(values[projection].shape)
+        spread = projection.bias(values).expand(values.shape(projection))
         return node.map.apply(node.through(spread, values), node.weight(values))
 
     def _absorbed(self, node: Affine, values: Values, unit: Tensor) -> Streams | None:

@@ -16,7 +16,7 @@ from backplay.games.state_values import StateValues, continuing, decided, oracle
 from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
-from backplay.kernels.moves import moving_kernel
+from backplay.kernels.moves import looked_at, moving_kernel
 from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping, evenly
 from backplay.kernels.prepared import reality, stopping_total
 from backplay.network.choices import Max
@@ -90,6 +90,19 @@ class StoppingGame(Game[StoppingModes]):
         softplus = self.modes.at(node).softplus
         return None if softplus is None else softplus_forward(softplus)(node, values)
 
+    def reads(self, node: Node) -> tuple[Node, ...] | None:
+        if self.forward() or self.modes.at(node).residual != "uniform":
+            return None
+        match node:
+            case Gate():
+                return (node.operand,)
+            case Norm() | Product():
+                return node.inputs
+            case Diagonal() | Halves() | Sum():
+                return ()
+            case _:
+                return looked_at(node)
+
     def kernel(self, node: Node, values: Values) -> Kernel:
         match node:
             case Affine():
@@ -98,7 +111,7 @@ class StoppingGame(Game[StoppingModes]):
                     node=node,
                     weight=weight,
                     totals=lambda: stopping_total(node, values, weight),
-                    shape=values[node.operand].shape,
+                    shape=values.shape(node.operand),
                     real=reality(node.operand, values),
                 )
             case Gate():
@@ -111,7 +124,7 @@ class StoppingGame(Game[StoppingModes]):
                 return PassThrough()
             case Diagonal() | Norm():
                 assert node.scale is not None
-                return Scaling(values.weights.copied(node.scale(values).to(values[node].dtype)))
+                return Scaling(values.weights.copied(node.scale(values).to(values.dtype)))
             case Product():
                 return _product(node, values)
             case _:

@@ -189,6 +189,7 @@ class GradientBlock(Kernel):
 
     node: Attention
     scope: Scope
+    out: Tensor  # of the block
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
@@ -207,7 +208,7 @@ class GradientBlock(Kernel):
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         if measure is not DIFFERENCE:
             raise UnsupportedError(NO_WALK)
-        source, out = self._source, self.scope[self.node]
+        source, out = self._source, self.out
         with torch.enable_grad():
             x = self.scope[source].detach().clone().requires_grad_()
             (back,) = torch.autograd.grad(

@@ -45,7 +45,7 @@ def split_contributions(
     """The contributions of values `a` at an affine node, and their sums `Z⁺, Z⁻`.
 
     `first` and `second` are `W⁺` and `W⁻` where the operand is never negative, else `W` and `|W|`. `net = Z⁺ − Z⁻`,
-    where it is known, saves a product.
+    where it is known, saves a product, and is written over.
     """
     if node.operand.nonnegative:
         by_weight = ByWeight(node, first, second, value)
@@ -69,7 +69,7 @@ class Contributions(ABC):
 
     @abstractmethod
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
-        """`Σ_j [c_ij]⁺ u_j + [c_ij]⁻ v_j` for coefficients `u`, `v` on the two streams."""
+        """`Σ_j [c_ij]⁺ u_j + [c_ij]⁻ v_j` for coefficients `u`, `v` on the two streams, which may be written over."""
 
     @abstractmethod
     def push(self, function: Tensor) -> Streams:
@@ -154,7 +154,7 @@ class ByWeight(Contributions):
     def sums(self, net: Tensor | None = None) -> Streams:
         plus = self.node.map.apply(self.value, self.positive)
         if net is not None:
-            minus = plus - net
+            minus = torch.sub(plus, net, out=net)
             if all_exceed(minus, plus, CANCELLATION):
                 return plus, minus
         return plus, self.node.map.apply(self.value, self.negative)
@@ -162,7 +162,9 @@ class ByWeight(Contributions):
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
         shape = self.value.shape
         up = self.node.map.adjoint(on_plus, self.positive, shape)
-        return (up + self.node.map.adjoint(on_minus, self.negative, shape)).mul_(self.value)
+        down = self.node.map.adjoint(on_minus, self.negative, shape)
+        # the adjoint of a sum is one number, seen many times over, and cannot be written to
+        return (up.add_(down) if up.is_contiguous() else up + down).mul_(self.value)
 
     def push(self, function: Tensor) -> Streams:
         return replace(self, value=self.value * function).sums()
@@ -197,7 +199,7 @@ class ByProduct(Contributions):
         """`Z⁺, Z⁻` as a sum and a difference; None where a difference cancels."""
         total = self.node.map.apply(self.value.abs(), self.magnitude)
         net = self.node.map.apply(self.value, self.weight) if net is None else net
-        plus, minus = (total + net).mul_(0.5), (total - net).mul_(0.5)
+        plus, minus = (total + net).mul_(0.5), torch.sub(total, net, out=net).mul_(0.5)
         whole = all_exceed(plus, total, CANCELLATION) and all_exceed(minus, total, CANCELLATION)
         return (plus, minus) if whole else None
 
@@ -206,10 +208,9 @@ class ByProduct(Contributions):
 
     def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
         shape = self.value.shape
-        both = self.node.map.adjoint(on_plus + on_minus, self.magnitude, shape)
-        net = self.node.map.adjoint(on_plus - on_minus, self.weight, shape)
-        # written into the new tensor of |a|: the adjoint of a sum is an expanded view, which cannot be written to
-        return self.value.abs().mul_(both).addcmul_(self.value, net).mul_(0.5)
+        found = self.value.abs().mul_(self.node.map.adjoint(on_plus + on_minus, self.magnitude, shape))
+        net = self.node.map.adjoint(on_plus.sub_(on_minus), self.weight, shape)
+        return found.addcmul_(self.value, net).mul_(0.5)
 
     def push(self, function: Tensor) -> Streams:
         return replace(self, value=self.value * function).sums()

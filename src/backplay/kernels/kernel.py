@@ -98,6 +98,10 @@ class Kernel(ABC):
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         """Mass at the node carried back to each of its carriers."""
 
+    def once(self) -> Kernel:
+        """The same for a single pull, which may write over what the kernel is made of."""
+        return self
+
     def push(self, values: Sequence[Tensor]) -> Tensor:
         """Expectation, over the walk's next state, of a function on the carriers' states; 0 where the walk ends.
 

@@ -14,9 +14,25 @@ from backplay.kernels.draws import CONSTANT, Draw, Standing
 from backplay.kernels.geometric import Masked
 from backplay.kernels.kernel import Kernel, Measure
 from backplay.network.choices import Max, Select
-from backplay.network.nodes import Node, Scope
+from backplay.network.nodes import Affine, Node, Scope
 from backplay.network.wires import Wire
 from backplay.values.forward import Values
+
+
+def looked_at(node: Node) -> tuple[Node, ...]:
+    """The nodes whose values a linear map, a max node or a wire looks at: its weights, its mask, those that compete.
+
+    Of what they move, the shape is enough.
+    """
+    match node:
+        case Affine():
+            return tuple(n for n in node.inputs if n is not node.operand)
+        case Max():
+            return node.inputs if node.both is None else ()
+        case Select():
+            return (node.mask,)
+        case _:
+            return ()
 
 
 def moving_kernel(node: Node, values: Values) -> Kernel:
@@ -26,13 +42,13 @@ def moving_kernel(node: Node, values: Values) -> Kernel:
             first = node.first(values)
             return Duel((first, ~first))
         case Select():
-            first = node.first(values)
+            first = values[node.mask].expand(values.shape(node))
             carries = [isinstance(side, Node) and side.carries for side in node.sides]
             return Duel((first, ~first), (carries[0], carries[1]))
         case Max():
-            return Winner(node.winners(values), values[node.inputs[0]].shape)
+            return Winner(node.winners(values), values.shape(node.inputs[0]))
         case Wire():
-            return Relabelling(node, values)
+            return Relabelling(node, values, [values.shape(n) for n in node.inputs])
         case _:
             raise AssertionError(f"no kernel for {node!r}")
 
@@ -108,11 +124,7 @@ class Relabelling(Kernel):
 
     node: Wire
     scope: Scope
-
-    @property
-    def shapes(self) -> list[torch.Size]:
-        """Of the wire's live operands."""
-        return [self.scope[n].shape for n in self.node.inputs]
+    shapes: list[torch.Size]  # of its live operands
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return self.node.transpose(mass, self.scope, self.shapes)

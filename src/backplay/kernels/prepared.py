@@ -64,8 +64,8 @@ def stopping_total(node: Affine, values: Values, given: Tensor) -> Tensor:
         weight, mask = given.abs(), reality(node.operand, values)
         if mask is not None:
             return node.map.apply(mask, weight)
-        operand = values[node.operand]
-        return node.map.row_sums(weight, torch.Size((1, *operand.shape[1:])) if alike else operand.shape, operand)
+        shape = values.shape(node.operand)
+        return node.map.row_sums(weight, torch.Size((1, *shape[1:])) if alike else shape, values.logits)
 
     always = alike and _always_real(node.operand) and not isinstance(node, Mix)
     return values.weights.prepared(node, ("total", None if always else values.batch), make)
@@ -78,11 +78,9 @@ def reality(node: Node, values: Values) -> Tensor | None:
     assert isinstance(node, Wire)
     masks: list[Tensor] = []
     for operand in node.inputs:
-        value = values[operand]
         mask = reality(operand, values)
-        masks.append(
-            torch.ones((), dtype=value.dtype, device=value.device).expand(value.shape) if mask is None else mask
-        )
+        one = torch.ones((), dtype=values.dtype, device=values.device)
+        masks.append(one.expand(values.shape(operand)) if mask is None else mask)
     # zero padding is no element; any other fill is a constant one (S3e)
     return node.move(masks, values, constant=0.0 if node.pads else 1.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import mean
 from backplay.kernels.kernel import BIASES, EMPTY, OUTSIDE, WALK, Kernel, Measure, Way
 from backplay.network.indicator import below
+
+_NEAR = 2.0**-20, 2.0**20  # factors that leave every sum in range
 
 
 class StreamState(ABC):
@@ -48,6 +50,7 @@ class Stream(StreamState):
     entry: Tensor | float  # probability that the sign oracle enters it
     discount: Tensor | float  # trajectory discount (eq:routing-edge-discount)
     turn: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
+    spent: bool = False  # its mass is sent once: the sum may be written over
 
     def _factor(self, measure: Measure) -> Tensor | float:
         """The chance of entering, discounted and signed as the measure has it."""
@@ -60,11 +63,13 @@ class Stream(StreamState):
         return self._factor(measure) / self._denominator()
 
     def send(self, mass: Tensor, measure: Measure) -> Tensor:
-        denominator, factor = self._denominator(), self._factor(measure)
-        if isinstance(factor, Tensor) or factor == 0:  # mass over a tiny denominator is ∞, and ∞ · 0 NaN
-            return mass * (factor / denominator)
-        out = denominator if denominator.shape == mass.shape else None
-        return torch.div(mass, denominator, out=out).mul_(factor)
+        factor = self._factor(measure)
+        if isinstance(factor, Tensor) or not _NEAR[0] <= abs(factor) <= _NEAR[1] or not none_empty(self.aside):
+            return mass * (factor / self._denominator())  # mass over a tiny denominator is ∞, and ∞ · 0 NaN
+        # mass · factor / (total + aside), with the factor inside: one pass over memory less
+        spare = self.total if self.spent else torch.empty_like(self.total)
+        denominator = torch.add(self.aside / factor, self.total, alpha=1 / factor, out=spare)
+        return torch.div(mass, denominator, out=denominator if denominator.shape == mass.shape else None)
 
     def outside(self) -> Tensor:
         """An empty stream is all outside."""
@@ -150,6 +155,9 @@ class StreamKernel(Kernel):
 
     plus: StreamState
     minus: StreamState
+
+    def once(self) -> Kernel:
+        return replace(self, plus=replace(self.stream(1), spent=True), minus=replace(self.stream(-1), spent=True))
 
     def stream(self, side: int) -> Stream:
         """The stream state of one play on the + or − side."""

@@ -188,20 +188,28 @@ class Network:
         return scope
 
     def steps(
-        self, scope: dict[Any, Any], deform: Callable[[Node], Any] | None = None, forgetful: bool = False
+        self,
+        scope: dict[Any, Any],
+        deform: Callable[[Node], Any] | None = None,
+        forgetful: bool = False,
+        kept: frozenset[Node] | None = None,
     ) -> Iterator[Node]:
         """The program run on a scope: each node, as soon as its value is written there.
 
         `deform` may give another value for a node, which then drives all behind it; None leaves it as it is. The
-        forgetful free each value after its last use, but for the output.
+        forgetful free each value after its last use, but for the output; who names what is to be `kept` keeps that, and
+        winners, as well. Of a tensor that is freed the shape is left in its place.
         """
-        waiting = dict(self.consumers)
+        if kept is None and not forgetful:
+            yield from forward(self.nodes, scope, deform)
+            return
+        waiting, wanted = dict(self.consumers), {self.output, *(kept or ())}
         for node in forward(self.nodes, scope, deform):
             yield node
-            for operand in node.inputs if forgetful else ():
+            for operand in node.inputs:
                 waiting[operand] -= 1
-                if waiting[operand] == 0 and operand is not self.output:
-                    scope[operand] = None
+                if waiting[operand] == 0 and operand not in wanted:
+                    scope[operand] = getattr(scope[operand], "shape", None)
             if forgetful and isinstance(node, Max):
                 scope.pop(node.place, None)
 

@@ -77,12 +77,12 @@ def entropy_shift(gate: Gate, values: Values) -> Tensor | None:
     rows = values.weights.prepared(affine, "fan-in entropy", lambda: _fan_in_entropy(affine, values))
     if rows is None:
         return None
-    spread: Tensor = rows.expand(values[affine].shape)
+    spread: Tensor = rows.expand(values.shape(affine))
     for step in reversed(path):
         if isinstance(step, Wire):
             spread = step.move([spread], values)
         else:
-            spread = spread.expand(values[step].shape)
+            spread = spread.expand(values.shape(step))
     return spread
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from backplay.network import Network
+from backplay.network import Network, Node
 from backplay.network.weights import Weights
 from backplay.values.forward import Deform, Values
 
@@ -15,11 +15,14 @@ from backplay.values.forward import Deform, Values
 class Shared:
     """A forward pass and its moments, kept until a game needs others.
 
-    One is held at a time: games that are played in the order of their forward passes make each of them once.
+    One is held at a time: games that are played in the order of their forward passes make each of them once. `needed`
+    are the nodes whose values the one game that plays on it reads again and again; None keeps all.
     """
 
-    def __init__(self, network: Network, inputs: Mapping[Any, Any], weights: Weights) -> None:
-        self.network, self._inputs, self._weights = network, inputs, weights
+    def __init__(
+        self, network: Network, inputs: Mapping[Any, Any], weights: Weights, needed: frozenset[Node] | None = None
+    ) -> None:
+        self.network, self._inputs, self._weights, self._needed = network, inputs, weights, needed
         self._kept: Values | None = None
         self._key: Hashable = None
         self._answer: Tensor | None = None
@@ -40,7 +43,9 @@ class Shared:
         """
         if self._kept is None or self._key != key:
             self._kept = None  # freed first: two passes at a time would need twice the memory
-            self._kept, self._key = Values(self.network, self._inputs, self._weights, deform, filtering), key
+            needed = self._needed if deform is None else None
+            self._kept = Values(self.network, self._inputs, self._weights, deform, filtering, needed)
+            self._key = key
         if variance is not None:
             self._kept.filter(variance)
         return self._kept.twin()
