@@ -21,7 +21,8 @@ from backplay.kernels.kernel import Kernel
 from backplay.network import Model, Network, Node, read_model
 from backplay.network.arguments import Arguments, Inputs
 from backplay.network.captures import Captures
-from backplay.network.nodes import Gate, Input, Wire
+from backplay.network.nodes import Gate, Input
+from backplay.network.wires import Wire
 from backplay.values.forward import Values
 from backplay.values.gaussian import normal_cdf
 from backplay.values.observed import entropy_shift
