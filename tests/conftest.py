@@ -24,15 +24,16 @@ def seed():
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def shared_graphs(request):
-    """Models that are built alike are followed by torch.export once for many tests, but for tests of capture."""
-    if request.node.get_closest_marker("capture"):
-        yield
-        return
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Models that are built alike are followed by torch.export once for many tests, but for tests of capture.
+
+    No fixture: those of a module are made before those of a test, and capture models too.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CAPTURE, "_compared", SHARED)
-        yield
+        if not item.get_closest_marker("capture"):
+            patch.setattr(CAPTURE, "_compared", SHARED)
+        return (yield)
 
 
 @pytest.fixture

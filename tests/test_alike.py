@@ -1,5 +1,8 @@
 """Graphs that tests share: on weights of their own, never two in use at once, and a wrong one is noticed."""
 
+from dataclasses import dataclass
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -74,6 +77,32 @@ def test_what_decides_a_graph(counted):
         assert len(counted) == k + 1
     bp.capture(small().float(), X.float())
     assert len(counted) == len(models) + 1
+
+
+@dataclass(frozen=True)
+class Size:
+    """A setting of several numbers."""
+
+    scale: float
+
+
+class Set(nn.Module):
+    """Settings that are compared part by part: a function with its arguments, and a record."""
+
+    def __init__(self, eps, scale):
+        super().__init__()
+        self.norm, self.size, self.layer = partial(nn.functional.layer_norm, eps=eps), Size(scale), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(self.norm(x, (4,))) * self.size.scale
+
+
+def test_settings_are_compared_part_by_part(counted):
+    for k, given in enumerate([(1e-3, 1.0), (1e-1, 1.0), (1e-3, 2.0)]):
+        for _ in range(2):
+            model = Set(*given).double()
+            assert torch.allclose(bp.capture(model, X).run({0: X}), model(X))
+        assert len(counted) == k + 1
 
 
 class Moody(nn.Linear):

@@ -28,23 +28,23 @@ def agree(model, x, make):
     assert error < 1e-4, f"L1 relative error {error:.2e}"
 
 
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+        )
+
+    def forward(self, x):
+        return torch.relu(x + self.body(x))
+
+
 def small_residual():
     """A few residual blocks with batch norm, average and max pooling."""
-
-    class Block(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.Conv2d(width, width, 3, padding=1),
-                nn.BatchNorm2d(width),
-                nn.ReLU(),
-                nn.Conv2d(width, width, 3, padding=1),
-                nn.BatchNorm2d(width),
-            )
-
-        def forward(self, x):
-            return torch.relu(x + self.body(x))
-
     blocks = [Block(12) for _ in range(4)]
     return nn.Sequential(
         nn.Conv2d(3, 12, 3, padding=1),

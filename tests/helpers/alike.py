@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import importlib
 import weakref
 from collections import OrderedDict
@@ -127,6 +128,10 @@ def _plain(value):
     if isinstance(value, set | frozenset):
         return type(value), frozenset(_plain(each) for each in value)
     if type(value).__name__.endswith("Config"):  # of a transformers model
+        return type(value), _plain(vars(value))
+    if isinstance(value, functools.partial):
+        return type(value), _plain((value.func, value.args, value.keywords))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return type(value), _plain(vars(value))
     if not isinstance(value, _PLAIN):
         raise Unplain(f"{value!r} could decide the graph; capture this model by itself")
