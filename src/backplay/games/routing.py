@@ -243,12 +243,12 @@ class RoutingGame(Game[RoutingModes]):
         modes, form = self.modes.at(node), values.form(node)
         if modes.gate == "noisy" and form.name == "relu":
             return self.noisy(node, values)
-        shown = values.observed[node]
         if modes.risk != 0 and node.nonnegative:
-            return above(shown, 0)
+            return above(values.observed[node], 0)
         z = self.pre_activation(node, values)
-        plain = z is values[node.operand]
-        return routing_probability(node, values if plain else Overlay({node.operand: z, node: shown}, values), form)
+        if z is values[node.operand]:
+            return routing_probability(node, values, form)
+        return routing_probability(node, Overlay({node.operand: z, node: values.observed[node]}, values), form)
 
     def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:
         return None if aim.index is not None or self.modes.output == "one" else aim.relevance(logits)
