@@ -299,18 +299,18 @@ def test_comparing(visit):
 
 def test_methods(visit):
     """Maps as they come; long work tells how far it is, and can be stopped."""
-    page = visit()
+    early = visit()  # who opens a tab before the address is read stays there
+    early.get_by_role("tab", name="Methods").click()
+    early.wait_for_selector("#chosen input:checked")
+    assert early.locator("#chosen label:has-text('lime')").is_visible() and "tab=methods" in early.url
+    page = settled(visit("?m.methods=gradcam"))
     page.get_by_role("tab", name="Methods").click()
-    page.wait_for_selector("#chosen label:has-text('lime')")
-    for name in page.locator("#chosen label:has(input:checked)").all_inner_texts():
-        if name != "gradcam":
-            page.locator(f"#chosen label:has-text('{name}')").filter(has_text=name).locator("input").first.uncheck()
-    page.locator("#run").click()
     page.wait_for_selector("#rivals figcaption:has-text('gradcam')")
     page.locator("#chosen label:has-text('kernel_shap') input").check()
     page.wait_for_function("() => location.search.includes('kernel_shap')")
     page.locator("#run").click()
-    page.wait_for_selector("#rival-note .bp-stop")
+    page.wait_for_selector("#rivals .bp-coming")
+    page.wait_for_selector("#rivals figcaption:has-text('gradcam')")
     page.locator("#rival-note .bp-stop").click()
     page.wait_for_selector("#rival-note p:has-text('Stopped.')")
     assert page.locator("#rivals .bp-coming").count() == 1
