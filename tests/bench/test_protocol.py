@@ -11,12 +11,12 @@ from scipy import stats
 
 from backplay import bench
 from backplay.bench import statistics
-from backplay.bench.config import Contender
 from backplay.bench.formats import write
 from backplay.bench.plan import TOGETHER, Fitting, Plan, best_by_ranks, means_of
 from backplay.bench.progress import RunProgress
 from backplay.bench.rows import Job, Outcome, Session, TableCell
 from backplay.bench.runs import NETWORKS
+from backplay.bench.sources import Contender
 from backplay.bench.store import Store
 from backplay.bench.tables import build, words
 
@@ -265,6 +265,9 @@ def test_means_leave_skipped_samples_out():
     assert means_of([(where, "al", 1.0), (where, "al", None), (where, "al", 2.0), (where, "error", None)]) == {
         where: {"al": 1.5}
     }
+    values = [0.7, 0.4, 0.8, 0.7]
+    there, back = (means_of([(where, "al", v) for v in order]) for order in (values, values[::-1]))
+    assert there == back  # to the bit: the winner of a tie is the earlier point, not a matter of who wrote first
 
 
 def test_progress_tells_rate_and_time_left():

@@ -131,10 +131,16 @@ WORK = {
         products=2 * 3, passes=9 + 2 + 2 * 2 + 2 * 2, reads=0, made=4 + 4 + 2 * 2 + 2 + 3
     ),
     ("perceptron", "Routing anchor"): Work(
-        products=4 * 3, passes=10 + 2 + 2 * 2 + 2 * 2 + 2 + 10 + 20 + 2, reads=0, made=5 + 4 + 2 * 2 + 2 + 2 + 5 + 10 + 2
+        products=4 * 3,
+        passes=10 + 2 + 2 * 2 + 2 * 2 + 2 + 10 + 20 + 2,
+        reads=0,
+        made=5 + 4 + 2 * 2 + 2 + 2 + 5 + 10 + 2,
     ),
     ("perceptron", "τ = 0.5"): Work(
-        products=5 * 3, passes=10 + 2 + 2 * 2 + 2 * 2 + 11 + 24 + 37 + 2, reads=0, made=5 + 4 + 2 * 2 + 2 + 6 + 15 + 21 + 2
+        products=5 * 3,
+        passes=10 + 2 + 2 * 2 + 2 * 2 + 11 + 24 + 37 + 2,
+        reads=0,
+        made=5 + 4 + 2 * 2 + 2 + 6 + 15 + 21 + 2,
     ),
 }
 

@@ -8,6 +8,7 @@ equivariant Routing Game its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -170,9 +171,13 @@ def fitting(network: Contender, captured: bp.Network) -> Fitting:
 
 
 def means_of(rows: Iterable[tuple[TableCell, str, float | None]]) -> dict[TableCell, dict[str, float]]:
-    """The mean of every metric in every cell; skipped samples do not count."""
+    """The mean of every metric in every cell; skipped samples do not count.
+
+    Sums are exact, so that two cells with the same values tie in whatever order their rows were written: the winner of
+    a grid must not hang on a last digit.
+    """
     totals: dict[TableCell, dict[str, list[float]]] = {}
     for cell, metric, value in rows:
         if value is not None and metric in METRICS:
             totals.setdefault(cell, {}).setdefault(metric, []).append(value)
-    return {cell: {m: float(np.mean(v)) for m, v in found.items()} for cell, found in totals.items()}
+    return {cell: {m: math.fsum(v) / len(v) for m, v in found.items()} for cell, found in totals.items()}
