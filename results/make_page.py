@@ -219,7 +219,7 @@ def _rg(**params: Any) -> Key:
 SHIFTED = {"tau": 0.5, "input_variance": 2}
 EQUIVARIANT = "rg_eq", canonical({"tau": 0.5, "n": 10})
 CLAIMS = (
-    Claim("ViT: τ = 0.5 localises better than τ = 1", "vit-core", _rg(tau=0.5), _rg()),
+    Claim("ViT: τ = 0.5 localises better than τ = 1", "vit", _rg(tau=0.5), _rg()),
     *(
         Claim(
             f"ViT: λ_sm = −{shift}, score `{score}`, localises better than 0 at τ = 0.5",
@@ -233,14 +233,15 @@ CLAIMS = (
     Claim("ViT: λ = −1 changes nothing at τ = 0.5", "vit-attention", _rg(**SHIFTED, risk=-1), _rg(**SHIFTED)),
     Claim("ViT: λ = −5 changes nothing at τ = 0.5", "vit-attention", _rg(**SHIFTED, risk=-5), _rg(**SHIFTED)),
     *(
-        Claim(f"ViT: τ = 0.5 localises better than {title}", "vit-core", _rg(tau=0.5), (method, canonical(params)))
+        Claim(f"ViT: τ = 0.5 localises better than {title}", "vit", _rg(tau=0.5), (method, canonical(params)))
         for title, method, params in (
             ("AttnLRP", "attn_lrp", {}),
             ("GAE", "gae", {}),
             ("TIBAV", "tibav", {}),
-            ("the rollout, w_r = 0.25", "rollout", {"residual_weight": 0.25}),
+            ("the rollout", "rollout", {}),
             ("LRP-ε, ε = 1", "lrp_epsilon", {"epsilon": 1.0, "bias": "absorb"}),
-            ("DeepLift", "deeplift", {}),
+            ("LRP-γ, γ = 0.5", "lrp_gamma", {"gamma": 0.5, "bias": "absorb"}),
+            ("DeepLift, z⁺ rule", "deeplift", {"rule": "zplus"}),
             ("the gradient", "gradient", {}),
         )
     ),
