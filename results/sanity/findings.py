@@ -6,9 +6,9 @@ Each number is a mean over the samples of its cell; what a run has no rows of is
 import sys
 
 from backplay.bench.formats import barred
-from backplay.sanity.similarity import rank_correlations
 from backplay.sanity.config import Trial
 from backplay.sanity.results import Results, Spread
+from backplay.sanity.similarity import rank_correlations
 
 PAIRS = ("intraclass", "interclass", "clean-random", "random-random")
 GAMES = ("sg", "rg")
