@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 import backplay as bp
 from alike import alike
+from backplay.kernels.contributions import ByParts
 from backplay.kernels.kernel import WALK
 from backplay.trajectory.overlap import TwoPlays
 from closeness import assert_near
@@ -73,3 +75,28 @@ def test_routes_agree(game, options):
         assert_near(total, h.distance**2, scale=1.0, what="Σ h²")
         curve = torch.stack([bc for _, bc in h.by_layer])
         assert (curve.diff(dim=0) <= 1e-12).all()
+
+
+@pytest.mark.parametrize("less", [1.0, 1e-12])
+def test_contributions_in_common(less):
+    """Two plays that differ in weights and values: `√(c_A c_B)` of each pair, written out (S28).
+
+    All that the first input contributes is positive: with next to no mass on that stream, a difference of the two would
+    have no digits left (S37).
+    """
+    generator = torch.Generator().manual_seed(3)
+    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)  # noqa: E731
+    network = bp.capture(nn.Linear(5, 7, bias=False).double(), draw(2, 5))
+    node = network.output
+    weights, values = draw(2, 7, 5), draw(2, 2, 5)
+    weights[..., 0].abs_(), values[..., 0].abs_()
+    a, b = (ByParts(node, w, v) for w, v in zip(weights, values, strict=True))
+    on_plus, on_minus = draw(2, 7).abs() * less, draw(2, 7).abs()
+    c, d = (v[:, None, :] * w for w, v in zip(weights, values, strict=True))  # (samples, outputs, inputs)
+    streams = [(c * s).clamp(min=0).sqrt() * (d * s).clamp(min=0).sqrt() for s in (1, -1)]
+    expected = (streams[0] * on_plus[..., None] + streams[1] * on_minus[..., None]).sum(1)
+    found = a.geometric(b).pull(on_plus.clone(), on_minus.clone())
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
+    pushed = a.geometric(b).push(torch.ones_like(values[0]))
+    for sums, stream in zip(pushed, streams, strict=True):
+        torch.testing.assert_close(sums, stream.sum(2), rtol=1e-13, atol=0)

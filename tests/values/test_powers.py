@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backplay.kernels.geometric import agreeing, mean, opposing
+from backplay.kernels.geometric import agreeing, by_agreement, mean
 from backplay.values.powers import power_, square_root
 
 PRECISIONS = [torch.float32, torch.float64]
@@ -55,9 +55,11 @@ def test_means(dtype):
     signs = torch.randint(-1, 2, (2, len(a)), generator=torch.Generator().manual_seed(5)).to(dtype)
     a, b = a * signs[0], b * signs[1]
     size, same = (a.abs().sqrt() * b.abs().sqrt()).copysign(a), a.sign() * b.sign()
-    for found, side in ((agreeing(a, b), 1), (opposing(a, b), -1)):
+    agreed, opposed = by_agreement(a, b)
+    for found, side in ((agreeing(a, b), 1), (agreed, 1), (opposed, -1)):
         torch.testing.assert_close(found, torch.where(same == side, size, 0), rtol=4 * torch.finfo(dtype).eps, atol=0)
-    assert torch.equal(agreeing(a, a.clone()), a) and not opposing(a, a.clone()).any()
+    agreed, opposed = by_agreement(a, a.clone())
+    assert torch.equal(agreeing(a, a.clone()), a) and torch.equal(agreed, a) and not opposed.any()
 
 
 def test_means_of_unlike_shapes():

@@ -121,7 +121,9 @@ class Explaining:
         others = [column for column in self.columns if column not in games]
         with without_gradients():
             subject = Subject.of(ready.network, xs, self.target) if others else None
-            passed = SpentPass(ready.network, inputs, ready.network.weights())
+            alone = len(games) == 1 and not self.share  # nobody else reads the values that this game does not
+            needed = ready.players[games[0]].needed(ready.network) if alone else None
+            passed = SpentPass(ready.network, inputs, ready.network.weights(), needed)
             if subject is None:
                 passed.values()
             logits = passed.answer() if subject is None else subject.logits

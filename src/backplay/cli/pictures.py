@@ -1,11 +1,9 @@
-"""`backplay explain` of photographs: explained in batches, drawn and written while the next batch is."""
+"""`backplay explain` of photographs: explained in batches, then drawn and written one by one."""
 
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +28,6 @@ ENDINGS = frozenset(
     ".jpg .jpeg .jfif .mpo .png .gif .webp .avif .tif .tiff .bmp .dib .ppm .pgm .pbm .pnm .jp2 .tga .ico .pcx".split()
 )
 FEW = 8  # photographs that are looked at one by one: up to here a figure has the share of walks that arrives
-_WAITING = 2  # batches that may wait to be drawn
 
 
 def explain(
@@ -123,28 +120,23 @@ class Job:
         return True
 
     def work(self, loaded: models.Loaded, todo: Sequence[Path], explaining: Explaining) -> None:
-        """Explain, and draw what is explained while the next batch is."""
+        """Explain batch by batch; each photograph is drawn and written as soon as its batch is explained.
+
+        In this thread: one that draws beside the games takes Python's lock from them, which costs more than it saves.
+        """
         from backplay.view.printing import Printer
 
-        waiting: deque[tuple[Path, Future[dict[str, Any]]]] = deque()
         printer = Printer(loaded)
-        with ThreadPoolExecutor(1) as draughtsman:
-            try:
-                for batch in self._batches(loaded, todo, explaining):
-                    answers = list(self._answers(batch, explaining))
-                    if answers:  # the first of them: all names at once
-                        self.run.claim({self.items[path]: self.digests[path] for path in todo}, self.parameters)
-                    for path, answer in answers:
-                        files = self.run.files(self.items[path])
-                        waiting.append((path, draughtsman.submit(write, path, answer, loaded, files, printer)))
-                    while waiting and (len(waiting) > _WAITING * len(batch) or waiting[0][1].done()):
-                        self._finish(*waiting.popleft())
-                while waiting:
-                    self._finish(*waiting.popleft())
-            finally:
-                draughtsman.shutdown(cancel_futures=True)
-                if self.run.record is not None:
-                    self.run.write()
+        try:
+            for batch in self._batches(loaded, todo, explaining):
+                answers = list(self._answers(batch, explaining))
+                if answers:  # the first of them: all names at once
+                    self.run.claim({self.items[path]: self.digests[path] for path in todo}, self.parameters)
+                for path, answer in answers:
+                    self._finish(path, write(path, answer, loaded, self.run.files(self.items[path]), printer))
+        finally:
+            if self.run.record is not None:
+                self.run.write()
 
     def _batches(
         self, loaded: models.Loaded, todo: Sequence[Path], explaining: Explaining
@@ -187,8 +179,7 @@ class Job:
             named = reason if str(path) in reason else f"{path}: {reason}"
             print(f"backplay explain: {named}", file=sys.stderr, flush=True)
 
-    def _finish(self, path: Path, drawn: Future[dict[str, Any]]) -> None:
-        report = drawn.result()
+    def _finish(self, path: Path, report: dict[str, Any]) -> None:
         self.reports[path] = report
         self.run.done(self.items[path], self.digests[path], report)
         self.sound = self.sound and report["sound"]

@@ -15,7 +15,7 @@ from torch import Tensor
 from backplay.errors import UnsupportedError
 from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
-from backplay.kernels.geometric import agreeing, mean, opposing
+from backplay.kernels.geometric import agreeing, by_agreement, mean
 from backplay.network.indicator import all_at_least, all_exceed, inverse
 from backplay.network.nodes import Affine
 
@@ -94,12 +94,10 @@ class Contributions(ABC):
         same_weight = weight is other_weight or (same_value and torch.equal(weight, other_weight))
         if same_value and same_weight:
             return self
-        terms = [ByParts(self.node, agreeing(weight, other_weight), agreeing(value, other_value))]
-        if not same_value and not same_weight:
-            opposed = opposing(value, other_value)
-            if bool(opposed.any()):
-                terms.append(ByParts(self.node, opposing(weight, other_weight), opposed))
-        return Together(terms)
+        if same_value or same_weight:
+            return Common.of(self.node, agreeing(weight, other_weight), agreeing(value, other_value))
+        weights, values = by_agreement(weight, other_weight), by_agreement(value, other_value)
+        return Together([Common.of(self.node, *pair) for pair in zip(weights, values, strict=True)])
 
     def divergence(self, other: Contributions) -> tuple[Divergence, Divergence]:
         """`Σ_i c_A (log c_A − log c_B)` on both streams, and the sum of those `c_A` whose `c_B` is no part of it.
@@ -269,6 +267,22 @@ class ByParts(Contributions):
         positive, negative = self.weight.clamp(min=0), (-self.weight).clamp(min=0)
         up, down = self.value.clamp(min=0), (-self.value).clamp(min=0)
         return ByWeight(self.node, positive, negative, up), ByWeight(self.node, negative, positive, down)
+
+
+@dataclass(frozen=True)
+class Common(ByProduct):
+    """Contributions that two plays have in common: by differences, and by parts where these cancel."""
+
+    @classmethod
+    def of(cls, node: Affine, weight: Tensor, value: Tensor) -> Common:
+        return cls(node, weight, weight.abs(), value)
+
+    def pull(self, on_plus: Tensor, on_minus: Tensor) -> Tensor:
+        shape = self.value.shape
+        total = self.value.abs().mul_(self.node.map.adjoint(on_plus + on_minus, self.magnitude, shape))
+        net = self.node.map.adjoint(on_plus - on_minus, self.weight, shape)
+        found = torch.addcmul(total, self.value, net).mul_(0.5)
+        return found if all_exceed(found, total, CANCELLATION) else self.exactly().pull(on_plus, on_minus)
 
 
 @dataclass(frozen=True)

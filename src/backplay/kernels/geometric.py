@@ -38,13 +38,15 @@ def agreeing(a: Tensor, b: Tensor) -> Tensor:
     return a if a is b else in_blocks(_agreeing, a, b)[0]
 
 
-def opposing(a: Tensor, b: Tensor) -> Tensor:
-    """`√|a b|` where the signs differ, with the sign of `a`; 0 elsewhere."""
-    return in_blocks(_opposing, a, b)[0]
+def by_agreement(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """`√|a b|` with the sign of `a`: where both have the same sign and 0 elsewhere, and where the signs differ."""
+    agreed, opposed = in_blocks(_by_agreement, a, b)
+    return agreed, opposed
 
 
 def _mean(a: Tensor, b: Tensor) -> Tensor:
-    product = square_root(a) * square_root(b)
+    product = a * b
+    product = product.sqrt_() if _in_range(product) else square_root(a) * square_root(b)
     # equal ones differ from their mean by rounding, which the sum takes back to the last bit
     return product.addcmul_(_equal(a, b, product), a - product)
 
@@ -54,9 +56,19 @@ def _agreeing(a: Tensor, b: Tensor) -> Tensor:
     return size.copysign_(a).mul_(_equal(a.sign(), b.sign(), size))
 
 
-def _opposing(a: Tensor, b: Tensor) -> Tensor:
-    size = _mean(a.abs(), b.abs())
-    return size.copysign_(a).mul_(_equal(a.sign(), -b.sign(), size))
+def _by_agreement(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    size = _mean(a.abs(), b.abs()).copysign_(a)
+    agreed = size * _equal(a.sign(), b.sign(), size)
+    return agreed, size.sub_(agreed)
+
+
+def _in_range(product: Tensor) -> bool:
+    """Whether no product of two numbers has lost digits, or is 0, at whose root processors are slow."""
+    if product.numel() == 0:
+        return True
+    low, high = product.aminmax()
+    limits = torch.finfo(product.dtype)
+    return limits.tiny <= float(low) and float(high) <= limits.max
 
 
 def _equal(a: Tensor, b: Tensor, like: Tensor) -> Tensor:

@@ -34,10 +34,10 @@ def all_at_least(x: Tensor, bound: float) -> bool:
 
 def all_exceed(x: Tensor, y: Tensor, factor: float) -> bool:
     """Whether `x ≥ factor · y` everywhere, for tensors of one shape; looked at in pieces that stay in the cache."""
-    if x.device.type != "cpu" or not (x.is_contiguous() and y.is_contiguous()):
+    if x.device.type != "cpu" or x.numel() <= _PIECE or not (x.is_contiguous() and y.is_contiguous()):
         return all_at_least(x.sub(y, alpha=factor), 0)
     pieces = zip(x.view(-1).split(_PIECE), y.view(-1).split(_PIECE), strict=True)
-    gap = torch.empty(min(_PIECE, x.numel()), dtype=x.dtype, device=x.device)
+    gap = torch.empty(_PIECE, dtype=x.dtype, device=x.device)
     return all(all_at_least(torch.sub(a, b, alpha=factor, out=gap[: len(a)]), 0) for a, b in pieces)
 
 
