@@ -139,6 +139,7 @@ def is_said(message):
     )
 
 
+@pytest.mark.slow
 def test_messages():
     """Each message that the page on troubles quotes is still one of the package's."""
     quoted = re.findall(r"^`(.+)`\n: ", text_of(DOCS / "troubleshooting.md"), re.MULTILINE)

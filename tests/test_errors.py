@@ -74,6 +74,7 @@ class Branching(nn.Module):
         return self.head(x) if x.sum() > 0 else self.head(-x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN], ids=["lstm", "gru", "rnn"])
 def test_recurrent(kind):
     """S1: the op and the module path are named, and why, in two lines."""

@@ -82,6 +82,7 @@ CHECKS = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("gradio") is None, reason="the explorer needs Gradio: pip install 'backplay[app]'")
 def test_controls():
     beside.check(CHECKS)

@@ -41,6 +41,7 @@ def check_picture(content):
         assert image.format == "PNG" and min(image.size) > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENES)
 def test_a_picture(table, run, tmp_path, name):
     scene, at, layer = SCENES[name]
@@ -59,6 +60,7 @@ def test_a_picture(table, run, tmp_path, name):
         np.testing.assert_allclose(numbers["relevance"], found["found"].relevance[0], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_an_upload(table, run, tmp_path):
     """The lines read the visitor's own file by its name."""
     generator = np.random.default_rng(0)
@@ -71,6 +73,7 @@ def test_an_upload(table, run, tmp_path):
     np.testing.assert_allclose(numbers["map"], found["heat"][0].double().sum(0), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["rg", "sg"])
 def test_a_sentence(table, run, capsys, game):
     files = export.of_scene(table.solve(Scene("zoo:text", text='it\'s "not" great', game=game)))
@@ -80,6 +83,7 @@ def test_a_sentence(table, run, capsys, game):
     assert numbers["tokens"] == found.tokens and numbers["value"] == pytest.approx(found.value, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at, layer", [((3,), ""), (None, "blocks.0.mlp.0"), ((1,), "blocks.1.mlp.0")])
 def test_inside_a_sentence(table, run, capsys, at, layer):
     files = export.of_scene(table.solve(Scene("zoo:text", text="the coffee was not great")), at, layer)

@@ -76,6 +76,7 @@ def check(lines):
     beside.check(f"{START}\n{textwrap.dedent(lines)}")
 
 
+@pytest.mark.slow
 def test_the_last_of_overlapping_draws_is_shown():
     """Whichever stage an older draw is in, map and details are those of the newest, and nobody reads “Stopped.”."""
     check("""

@@ -32,6 +32,7 @@ def test_round_trip(scene, prefix):
     assert through_an_address(scene, prefix) == scene
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     tau=st.floats(1e-3, 1e3),

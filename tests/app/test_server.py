@@ -56,6 +56,7 @@ def run(*arguments):
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_gradio_is_imported_by_the_explorer_alone():
     done = run("-c", "import sys, backplay, backplay.cli, backplay.view; print('gradio' in sys.modules)")
     assert done.stdout == "False\n", done.stderr

@@ -119,6 +119,7 @@ def test_what_follows_never_stops_what_is_newer():
     assert newest.result() == 3
 
 
+@pytest.mark.slow
 def test_results_are_handed_over_once():
     """What the last work of a visitor gave is not kept until they leave."""
     jobs = Jobs()

@@ -241,6 +241,7 @@ def test_a_full_disk_while_sealing_loses_nothing(tmp_path, monkeypatch):
     assert len(written(tmp_path, [1], resume=True).done) == 2
 
 
+@pytest.mark.slow
 def test_memory_is_flat(tmp_path, monkeypatch):
     """Ten thousand rows leave no more behind than the keys of their samples."""
     monkeypatch.setattr(store, "SEAL", 100_000)

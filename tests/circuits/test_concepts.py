@@ -99,6 +99,7 @@ def test_folder(tmp_path):
         bp.concepts(play, layer, references=tmp_path / "empty")
 
 
+@pytest.mark.slow
 def test_picture():
     play = bp.RoutingGame(zoo.load("resnet")).play(zoo.images(2).x)
     layer = [n for n, m in play.network.model.named_modules() if isinstance(m, torch.nn.Conv2d)][-1]

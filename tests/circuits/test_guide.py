@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "inside.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_examples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}

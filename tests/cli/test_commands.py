@@ -317,6 +317,7 @@ def test_every_command_is_a_click_command():
 # ---------------------------------------------------------------- as a process
 
 
+@pytest.mark.slow
 def test_interrupted(networks):
     running = subprocess.Popen(
         [sys.executable, "-m", "backplay", "inspect", "--model", f"{networks}:slow"],

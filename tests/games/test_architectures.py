@@ -129,6 +129,7 @@ def other(x):
     return {k: v.flip(0) * 0.5 + 0.1 if v.is_floating_point() else v for k, v in x.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_is_refused(name):
     """What no game can play says so, in a sentence that names the reason."""

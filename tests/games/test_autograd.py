@@ -115,6 +115,7 @@ def test_families(name):
     assert_near(routed.marginal("input").flatten(1).sum(1) + routed.cemetery + routed.constant, [1.0, 1.0], what="mass")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["maxpool", "layer1", "layer2.0", "layer2.0.downsample", "layer3.1.conv2", "avgpool"])
 def test_inner_nodes(path):
     """thm:deriv-occ at inner nodes: Γ₊ − Γ₋ is the derivative of the logit by that module's output."""

@@ -70,6 +70,7 @@ def both_games(data, dag):
         play_routing(network, dag, x, targets, options)
 
 
+@pytest.mark.slow
 @examples(30)
 @given(st.data())
 def test_dense_networks(data):

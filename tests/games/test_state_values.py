@@ -179,6 +179,7 @@ def test_sums_and_winners():
     assert_near(routing.values("pool").value.exp(), (left + right).unflatten(1, (3, 2)).amax(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [True, False])
 def test_value_of_the_attention_oracle(fused):
     """eq:attn-qk-bilinear, eq:attn-qk-value: `ℓ(Σ_k exp e_qk)` of each head and query, `ℓ(Z^σ)` of the streams."""

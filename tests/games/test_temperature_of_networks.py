@@ -52,6 +52,7 @@ def check(single, x, expected, bound, in_double=TEMPERATURES):
                 assert error < allowed, f"{given.dtype}, τ = {tau}, ε = {epsilon}: L1 relative error {error:.2e}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [small_vgg, small_vit])
 def test_small_networks(build):
     """The same classes as below, small: float64 to 1e-10, and float32 to 1e-4."""

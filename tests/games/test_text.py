@@ -12,6 +12,7 @@ F64 = torch.float64
 NAMES = ("bert", "gpt2", "llama")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", NAMES)
 def test_relevance_of_tokens(name, attention):

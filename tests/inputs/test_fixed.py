@@ -55,6 +55,7 @@ def gradient(model, x, *rest, target=0, **keywords):
     return torch.autograd.grad(model(x, *rest, **keywords)[:, target].sum(), x)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [1, 2, 3])
 @pytest.mark.parametrize("texts", [1, 2, 3, 5])
 def test_prompts(samples, texts):

@@ -104,6 +104,7 @@ def test_unbatched_input_is_still_refused():
 METHODS = "gradient smoothgrad integrated_gradients deeplift sg rg rg_eq lrp_epsilon gradcam lime kernel_shap"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS.split())
 def test_parts_of_a_batch_are_the_batch(method):
     """Results do not depend on how a batch is split; targets go with their samples."""

@@ -24,6 +24,7 @@ def test_it_is_the_map_with_its_channels_summed(scene):
     assert np.array_equal(maps, expected.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_quantus_takes_it(scene):
     model, x, y, mask = scene

@@ -203,6 +203,7 @@ class Heads(nn.Module):
         return m.head(m.norm(x)[:, self.rows].mean(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [(0,), (1,), (0, 1), (2, 3, 4, 5), (0, 1, 2, 3, 4, 5), (4,)])
 def test_rows_that_decide(rows):
     """Read are the rows of the tokens that the head reads, whatever stands before the patches."""
@@ -228,6 +229,7 @@ def test_rows_that_decide(rows):
         assert_near(ones, found, what="one by one")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pool, deciding",
     [

@@ -207,6 +207,7 @@ def _norms(module):
         yield "downsample.0", "downsample.1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIVE)
 def test_zennit_on_a_residual_network(name):
     """zennit needs batch norms folded and a canonizer for the sums; here they are in the graph."""
@@ -219,30 +220,35 @@ def test_zennit_on_a_residual_network(name):
     assert float((found - expected).abs().sum() / expected.abs().sum()) < 1e-8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("network", ["vgg16", "resnet50"])
-@pytest.mark.parametrize("name", FIVE)
-def test_zennit_at_full_size(network, name):
-    """VGG-16 and ResNet-50 in float32 on an image of 224: within 1e-4 (relative L1)."""
+@pytest.fixture(scope="module", params=["vgg16", "resnet50"])
+def full_size(request):
+    """A captured network in float32, the same as zennit takes it with its canonizers, an image, and its class."""
     import torchvision.models
     from zennit.torchvision import ResNetCanonizer
 
     torch.manual_seed(0)
-    model = getattr(torchvision.models, network)(weights=None).eval()
-    if network == "vgg16":
+    model = getattr(torchvision.models, request.param)(weights=None).eval()
+    x = photo(1, 224, torch.float32)
+    if request.param == "vgg16":
         model = steady(model)
         for path, parameter in model.named_parameters():
             if path.endswith("bias"):  # torchvision starts them at 0
                 parameter.data.normal_(0, 0.1)
+        theirs, canonizers = model, []
     else:
         model = lively(model, 64, torch.float32)
-    x = photo(1, 224, torch.float32)
+        theirs, canonizers = folded(model), [ResNetCanonizer()]
     target = [int(model(x).argmax())]  # of a logit near 0 neither of the two has many digits in float32
-    if network == "vgg16":
-        expected = zennit(model, x, target, name, **bounds(name, x))
-    else:
-        expected = zennit(folded(model), x, target, name, [ResNetCanonizer()], **bounds(name, x))
-    found = lrp(model, x, target, composite=name, **bounds(name, x))
+    return bp.capture(model, x), theirs, canonizers, x, target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIVE)
+def test_zennit_at_full_size(full_size, name):
+    """VGG-16 and ResNet-50 in float32 on an image of 224: within 1e-4 (relative L1)."""
+    network, theirs, canonizers, x, target = full_size
+    expected = zennit(theirs, x, target, name, canonizers, **bounds(name, x))
+    found = lrp(network, x, target, composite=name, **bounds(name, x))
     assert float((found - expected).abs().sum() / expected.abs().sum()) < 1e-4
 
 

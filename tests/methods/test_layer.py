@@ -262,6 +262,7 @@ def test_the_input_is_a_layer(method):
     assert_near(parts, array(whole), what="sample by sample")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["rg", "sg", *GRADIENTS, "attn_lrp", "lrp"])
 @pytest.mark.parametrize("node", ["encoder.layers.encoder_layer_0.self_attention#2", "encoder.layers.encoder_layer_0"])
 def test_samples_that_do_not_come_first(method, node):

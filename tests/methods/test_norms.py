@@ -57,6 +57,7 @@ def rms(norm):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 def test_one_operator_or_many(kind):
     """The same network gives the same map, whoever writes out its norms."""

@@ -86,6 +86,7 @@ class Named(torch.nn.Module):
         return self.model(pixel_values) * factor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", ["residual", "vit"])
 def test_images_by_name(net):
     """A dict of forward keywords gives every method the map of its image; what stands beside is each sample's own."""

@@ -130,6 +130,7 @@ def test_googlenet_as_trained(tmp_path, auxiliary):
     assert model.transform_input and model(torch.zeros(1, 3, 224, 224)).shape == (1, 1000)
 
 
+@pytest.mark.slow
 def test_random_weights_are_the_same_every_time_and_leave_no_head_at_zero():
     first = models.load("torchvision:vit_b_32", "random")
     torch.manual_seed(7)

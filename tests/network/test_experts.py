@@ -31,6 +31,7 @@ class Chosen(nn.Module):
         return self.head(self.choice(self.inner(x)).flatten(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOICES)
 def test_values_follow_their_elements(name):
     """The Stopping map is the gradient; walks end with mass 1 in both games, and samples follow them."""

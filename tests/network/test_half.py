@@ -75,6 +75,7 @@ def near(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", [Convolutional, Attending])
 @pytest.mark.parametrize("game", [bp.StoppingGame, bp.RoutingGame])

@@ -186,6 +186,7 @@ def _norm_statistics(model):
     model.stem[1].running_mean.add_(0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [_scale_in_place, _replace_data, _write_data, _load, _norm_statistics])
 def test_never_stale(change):
     """S1: a kept game follows its model's tensors; a play keeps what it was solved with."""

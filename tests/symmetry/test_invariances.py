@@ -58,6 +58,7 @@ def test_rescaled_neurons_at_any_temperature(name, tau):
     assert (bp.hellinger(*leaking).distance > 1e-3).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_permuted_copy(name):
     """A generic network against its own permuted copy: H is large, H_perm is 0."""

@@ -14,6 +14,7 @@ from series import series
 PROMPT, COMPLETION = "the film was", " unforgettable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", series(["gpt2", "llama", "qwen3", "gemma"], ("gpt2",)))
 def test_columns_are_single_plays(name):
     """Each written token against `bp.explain` on the tokens before it, and nothing behind them."""

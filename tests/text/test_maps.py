@@ -25,6 +25,7 @@ def by_hand(name, text, target, method="rg", **params):
     return found.norm(dim=-1) if method in ("gradient", "smoothgrad", "sg") else found.sum(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", series(EVERY, ("bert", "gpt2 classes")))
 def test_scores_are_those_of_each_text_alone(name):
     """Three texts of three lengths in one call: the same numbers as one by one without padding."""

@@ -33,6 +33,7 @@ def logit(name, hidden, target, baseline):
     return float(out[0, target] if out.ndim == 2 else out[0, -1, target])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, baseline", [("bert", "mask"), ("bert", "zero"), ("bert", "mean"), ("gpt2", "zero")])
 def test_shapley_values(name, baseline):
     model, tokenizer = reader(name)

@@ -34,6 +34,7 @@ def test_frequencies(model, shape, game, options):
     assert_near(drawn.expected("input"), marginal / share.view(-1, *[1] * (marginal.ndim - 1)), what="given arrival")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game, options", GAMES[:4])
 @pytest.mark.parametrize("model, shape", CASES)
 def test_rejection(model, shape, game, options):

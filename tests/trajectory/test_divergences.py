@@ -59,6 +59,7 @@ def compare_sides(a, b, finite=True):
     return h
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, *ROUTING])
 def test_small_networks(mode):
     """The chain rule of Jeffreys' divergence, `H² ≤ TV ≤ √2·H`, `H² ≤ KL/2`, against every trajectory."""
@@ -75,6 +76,7 @@ def test_small_networks(mode):
     assert bool(torch.isinf(compare_sides(first, other, finite=False).kl).all())  # weights of another sign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fused, additive", "grouped, fused", "non-negative values"])
 @pytest.mark.parametrize("routing", [True, False])
 def test_attention(name, routing):

@@ -90,6 +90,7 @@ def draw_and_compare(data, dag):
         compare_prefixes(compare(a.play, b.play, pairs), dag, pairs)
 
 
+@pytest.mark.slow
 @examples(12)
 @given(st.data())
 def test_dense_networks(data):
@@ -123,6 +124,7 @@ def games(model):
     return bp.StoppingGame(model), bp.RoutingGame(model), bp.RoutingGame(model, epsilon=0.0, tau=0.5)
 
 
+@pytest.mark.slow
 @examples(6)
 @given(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), st.floats(0, 1))
 def test_metric(seeds, noise):

@@ -116,6 +116,7 @@ def test_attention(name):
 # ---------------------------------------------------------------- partitions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game, options", GAMES)
 def test_partitions(game, options):
     """Over channels, heads, tokens and positions that every walk passes, shares, marginals and maps add up."""

@@ -20,6 +20,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, depth, width, least", CASES)
 def test_float32(kind, depth, width, least):
     """`Z`, BC given survival and the conditioned maps agree with float64 to float32's own precision, by both routes."""

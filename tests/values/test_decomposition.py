@@ -57,6 +57,7 @@ def test_stopping(data):
     compare(dag, x, network, kind="stopping")
 
 
+@pytest.mark.slow
 @examples(15)
 @given(st.data())
 def test_mixing_and_softplus(data):

@@ -51,6 +51,7 @@ def test_tree_is_the_linkage(surviving):
         assert (colour in COLOURS) == (group[9 + step] != "mixed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3.3, 8])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_images_stand_where_they_belong(width, groups):

@@ -135,6 +135,7 @@ def test_whole_graphs_are_legible(name, width):
     assert_legible(bp.view.game(play, width=width), overlap=0.12 if width > 3.3 else 0.6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [6.8, 12])
 @pytest.mark.parametrize("name", GAMES)
 def test_local_games_are_legible(name, width):

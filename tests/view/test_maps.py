@@ -54,6 +54,7 @@ def test_any_size(size, width):
     assert shape == pytest.approx(size[0] / size[1], rel=1e-6)  # pixels are square, no room is lost
 
 
+@pytest.mark.slow
 def test_grid(play, batch, model):
     maps = {"RG": play, "a method with a long name": torch.randn(3, 96, 96), "constant": torch.zeros(3, 1, 96, 96)}
     figure = bp.view.grid(batch.x, maps, batch.target, batch.mask, values=[1.5, -2.0, 3e-7], model=model)

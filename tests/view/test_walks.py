@@ -69,12 +69,14 @@ def test_arriving_trajectories_know_their_share(play):
     assert f"{share(float(drawn.share[0]))} of all walks arrive" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3.3, 5, 12])
 def test_walks_are_legible(resnet, vit, width):
     for play in (resnet, vit):
         assert_legible(bp.view.walks(play.sample(500), width=width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3.3, 8])
 def test_flow_draws_the_law_of_the_walk(play, resnet, vit, table, width):
     for each in (play, resnet, vit, table):

@@ -50,6 +50,7 @@ def test_small_files_and_eval_mode(name, spurious):
     assert all(p.dtype == torch.float32 for p in model.parameters())
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("spurious", [False, True])
 def test_a_map_in_good_health(name, spurious, cued):
@@ -59,6 +60,7 @@ def test_a_map_in_good_health(name, spurious, cued):
     assert heat.shape == cued.x[:4].shape and (heat.abs().amax((1, 2, 3)) > 0).all()
 
 
+@pytest.mark.slow
 @every
 def test_the_spurious_network_believes_the_cue(name):
     batch = zoo.images(100, spurious="wrong")
@@ -124,6 +126,7 @@ def test_other_refusals():
         zoo.load(["vgg"])
 
 
+@pytest.mark.slow
 def test_pictures_do_not_need_safetensors():
     code = """
         import sys
