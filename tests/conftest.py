@@ -62,14 +62,18 @@ def resident():
 def tidy(request):
     """Slow tests may hold gigabytes: what one of them leaves behind is gone before the next one begins.
 
-    Where little was left the collector is not called: looking through all objects takes seconds late in a run.
+    Objects that were there before are frozen meanwhile: the collector takes seconds to look through all of them.
     """
+    if not request.node.get_closest_marker("slow"):
+        yield
+        return
     before = resident()
+    gc.freeze()
     yield
-    if request.node.get_closest_marker("slow") and resident() - before > 2**29:
-        gc.collect()
-        if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
-            ctypes.CDLL(None).malloc_trim(0)
+    gc.collect()
+    gc.unfreeze()
+    if resident() - before > 2**29 and hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)
