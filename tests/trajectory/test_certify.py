@@ -10,7 +10,7 @@ from torch import nn
 import backplay as bp
 import hand
 from backplay.kernels.moves import Winner
-from backplay.kernels.pointwise import Stopping
+from backplay.kernels.pointwise import Gating
 from backplay.kernels.streams import RoutingLinear
 from backplay.network.attention import Attention
 
@@ -96,7 +96,7 @@ def test_tampered_policies_are_caught(gate, kind):
         if node not in play.visited() or node.kind == "input":
             continue
         kernel = play.kernel(node)
-        if kind == "gate" and isinstance(kernel, Stopping):
+        if kind == "gate" and isinstance(kernel, Gating):
             play._kernels[node] = replace(kernel, slope=(kernel.slope * 0.8 + 0.1).clamp(0, 1))
         if kind == "max" and isinstance(kernel, Winner):
             play._kernels[node] = replace(kernel, index=kernel.index.roll(1, -1))

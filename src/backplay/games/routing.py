@@ -20,7 +20,7 @@ from backplay.kernels.contributions import Contributions, Streams, is_empty
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import Sharing
 from backplay.kernels.moves import looked_at, moving_kernel
-from backplay.kernels.pointwise import PassThrough, Split, Stopping, evenly
+from backplay.kernels.pointwise import Gating, PassThrough, Split, evenly
 from backplay.kernels.prepared import split_weight
 from backplay.kernels.streams import RoutingLinear, Stream
 from backplay.network.attention import Attention
@@ -228,7 +228,7 @@ class RoutingGame(Game[RoutingModes]):
                 plus, minus = self._streams(node, sums, unit, self._absorbed(node, values, unit))
                 return RoutingLinear(contributions=contributions, plus=plus, minus=minus)
             case Gate():
-                return Stopping(self._probability(node, values))
+                return Gating(self._probability(node, values))
             case Halves() | Product():
                 return evenly(len(node.carriers))
             case Sum():
@@ -309,7 +309,7 @@ class RoutingGame(Game[RoutingModes]):
     def _oracle(self, node: Attention, values: Values) -> Tensor:
         """The oracle's reference policy (prop:attn-qk-oracle, eq:attn-qk-policy), averse if asked (S24)."""
         modes = self.modes.at(node)
-        if modes.attention_risk == 0 or values.moments is None:  # no moments yet: in a forward pass, S24 is not
+        if modes.attention_risk == 0 or values.moments is None:  # the oracle of a forward pass is never averse
             return node.weight(values)
         return averse_weights(node, values, values.moments, modes.attention_risk, modes.attention_score)
 

@@ -17,7 +17,7 @@ from backplay.inputs import Aim
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.linear import StoppingLinear
 from backplay.kernels.moves import looked_at, moving_kernel
-from backplay.kernels.pointwise import PassThrough, Scaling, Split, Stopping, evenly
+from backplay.kernels.pointwise import Gating, PassThrough, Scaling, Split, evenly
 from backplay.kernels.prepared import reality, stopping_total
 from backplay.network.choices import Max
 from backplay.network.nodes import Affine, Diagonal, Gate, Halves, Node, Norm, Overlay, Product, Sum
@@ -115,7 +115,7 @@ class StoppingGame(Game[StoppingModes]):
                     real=reality(node.operand, values),
                 )
             case Gate():
-                return Stopping.of(self._slope(node, values), values.form(node).scale)
+                return Gating.of(self._slope(node, values), values.form(node).scale)
             case Halves():
                 return evenly(len(node.inputs), copies=True)
             case Sum():

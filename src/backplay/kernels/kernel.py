@@ -4,8 +4,9 @@ A kernel is built once from the values of a play and then pulls any measure. All
 they differ in whether the trajectory discount is paid and in whether the two players' masses are added or subtracted.
 A new kernel is one subclass of `Kernel` in one file, and a line in `kernel` of the game that gives it to a node. `pull`
 alone is enough for maps. Beyond them a kernel overrides `lost` if mass ends here, `constant` if it ends in constants,
-`pull_players` if the turn can go over, `push` for survival, `geometric` for distances and `draw` for sampling; passes,
-distances, sampling and health never look at its class. `certify` does: it knows the kernels at which a player decides.
+`pull_players` if the turn can go over, `push` for survival, `geometric` for distances, `divergence` for `kl` and `draw`
+for sampling; passes, sampling and health never look at its class. What asks about players' decisions does: `certify`,
+the bounds of distances and the explorer's entropy know the kernels at which a player decides.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Kernel(ABC):
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
     walks: ClassVar[bool] = True  # whether its moves have probabilities; a kernel without is good for maps alone
-    follows: ClassVar[bool] = False  # whether a state has one move for each carrier: to itself under another name
+    follows: ClassVar[bool] = False  # whether a walk has no choice: one state of each carrier is all it may move to
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:

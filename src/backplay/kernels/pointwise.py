@@ -82,8 +82,8 @@ def _sign_at(scale: Tensor, walks: Standing) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Stopping(Kernel):
-    """A gate: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
+class Gating(Kernel):
+    """A gate of either game: continue with probability `min(|slope|, 1)` and discount `max(|slope|, 1)`, else † (S8).
 
     To stop leads to † (eq:adf-kernel-stop).
 
@@ -93,11 +93,11 @@ class Stopping(Kernel):
     follows: ClassVar[bool] = True
     ending: ClassVar[str] = GATES
 
-    slope: Tensor  # shaped like the output
+    slope: Tensor  # shaped like the output; in the Routing Game the probability `c(z)` itself
     scale: float = 1.0  # not negative: `of` moves a sign to the slope
 
     @classmethod
-    def of(cls, slope: Tensor, scale: float) -> Stopping:
+    def of(cls, slope: Tensor, scale: float) -> Gating:
         """A gate with a constant of any sign behind it."""
         return cls(slope if scale >= 0 else -slope, abs(scale))
 
@@ -117,12 +117,12 @@ class Stopping(Kernel):
     def pull_players(self, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:
         return switch_players(self, plus, minus)
 
-    def geometric(self, other: Stopping) -> Kernel:
+    def geometric(self, other: Gating) -> Kernel:
         """What is open in one play and shut in the other has no overlap (lem:alive-mismatch)."""
-        moves = Stopping(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
+        moves = Gating(agreeing(self.slope.clamp(-1, 1), other.slope.clamp(-1, 1)))
         return Overlap(moves, common_ends(self, other, self.slope))
 
-    def divergence(self, other: Stopping) -> Divergence:
+    def divergence(self, other: Gating) -> Divergence:
         return elementwise(self, other, self.slope)
 
     def draw(self, walks: Standing) -> Draw:

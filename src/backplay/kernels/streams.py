@@ -45,12 +45,12 @@ class Stream(StreamState):
     """One stream state of every output: what it pays out and where the rest goes (S13, S15, S16)."""
 
     total: Tensor  # Z^σ, the sum of its contributions
-    aside: Tensor  # outside option and absorbed bias, which share the denominator
+    aside: Tensor  # `ε^{1/τ}` of the outside option, and the absorbed bias: beside `total` in the denominator
     absorbed: Tensor | None  # the bias' part of `aside`
     entry: Tensor | float  # probability that the sign oracle enters it
     discount: Tensor | float  # trajectory discount (eq:routing-edge-discount)
     turn: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
-    spent: bool = False  # its mass is sent once: the sum may be written over
+    overwrite: bool = False  # whether `send` may write its result over `total`, for mass that is sent once
 
     def _factor(self, measure: Measure) -> Tensor | float:
         """The chance of entering, discounted and signed as the measure has it."""
@@ -67,7 +67,7 @@ class Stream(StreamState):
         if isinstance(factor, Tensor) or not _NEAR[0] <= abs(factor) <= _NEAR[1] or not none_empty(self.aside):
             return mass * (factor / self._denominator())  # mass over a tiny denominator is ∞, and ∞ · 0 NaN
         # mass · factor / (total + aside), with the factor inside: one pass over memory less
-        spare = self.total if self.spent else torch.empty_like(self.total)
+        spare = self.total if self.overwrite else torch.empty_like(self.total)
         denominator = torch.add(self.aside / factor, self.total, alpha=1 / factor, out=spare)
         return torch.div(mass, denominator, out=denominator if denominator.shape == mass.shape else None)
 
@@ -157,7 +157,8 @@ class StreamKernel(Kernel):
     minus: StreamState
 
     def once(self) -> Kernel:
-        return replace(self, plus=replace(self.stream(1), spent=True), minus=replace(self.stream(-1), spent=True))
+        plus, minus = (replace(self.stream(side), overwrite=True) for side in (1, -1))
+        return replace(self, plus=plus, minus=minus)
 
     def stream(self, side: int) -> Stream:
         """The stream state of one play on the + or − side."""

@@ -53,6 +53,7 @@ def _slopes(z: Tensor, left: Tensor) -> Tensor:
     return right + (1 - right) * left
 
 
+# `h(z)` of gates `z h(z)`; of softplus, which is no such product, the slope takes its place
 FACTORS: dict[str, Callable[[Tensor, Options], Tensor]] = {
     "relu": lambda z, _: above(z, 0),
     "gelu": _gelu,

@@ -123,7 +123,7 @@ def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
 
 def _decides(play: Play, node: Node) -> bool:
     """Whether players choose there: gates, maxima, and the streams of the Routing Game."""
-    return isinstance(node, (Gate, Max)) or (isinstance(node, (Affine, Mix)) and hasattr(play.game.modes, "epsilon"))
+    return isinstance(node, (Gate, Max)) or (isinstance(node, (Affine, Mix)) and play.game.streams)
 
 
 def _try(sampled: Sampled) -> tuple[str, Tensor] | None:

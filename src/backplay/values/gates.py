@@ -23,10 +23,10 @@ _PIECEWISE = frozenset({"leaky_relu", "prelu"})  # value and slope agree, whatev
 
 
 def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
-    """Signed slope of a gate in the Stopping Game, its scale left out: probability `min(|g|, 1)`, discount the rest.
+    """What a gate of the Stopping Game multiplies by, with its sign: probability `min(|g|, 1)`, discount the rest.
 
-    Of ReLU 1 where `z > 0` and 0 at a tie (eq:adf-spne-policy), of Softplus its sigmoid (eq:softplus-policy),
-    of GELU `Φ(z)` (app:gelu-noisy-gate).
+    Of ReLU 1 where `z > 0` and 0 at a tie (eq:adf-spne-policy), of Softplus its sigmoid (eq:softplus-policy), of GELU
+    the factor `Φ(z)` of `z Φ(z)` (app:gelu-noisy-gate), of others the derivative. The form's scale is left out.
     """
     z = scope[node.operand]
     if form.name in _PIECEWISE:
@@ -43,7 +43,10 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
 
 
 def routing_probability(node: Gate, scope: Scope, form: Form) -> Tensor:
-    """`c(z)` of a gate in the Routing Game; of ReLU 1 where `z > 0` (eq:routing-spne-stop, eq:routing-forward-stop)."""
+    """`c(z)` of a gate in the Routing Game (eq:routing-spne-stop, eq:routing-forward-stop).
+
+    Of ReLU 1 where `z > 0`, of GELU `Φ(z)`, of SiLU its sigmoid; of gates without a formula 1 where they are not 0.
+    """
     z = scope[node.operand]
     if form.name in FACTORS:
         return _probable(form, z)
@@ -71,7 +74,7 @@ def accurate_tail(node: Gate, scope: Scope, form: Form) -> Tensor | None:
 
 
 def bend_width(form: Form) -> float:
-    """How far from 0 a gate bends; beyond, it is a straight line or will never be one."""
+    """How far from 0 a gate bends: the moments of wide Gaussians look closely there alone (`values.gaussian`)."""
     if form.name in ("hardtanh", "clamp"):
         bounds = [form.options.get(name) for name in ("min_val", "max_val", "min", "max")]
         return max([float(torch.as_tensor(b).abs().amax()) for b in bounds if b is not None] or [1.0]) or 1.0
