@@ -246,8 +246,9 @@ CLAIMS = (
         )
     ),
     Claim("ViT: RG+Eq localises better than RG, τ = 0.5", "vit-costly", EQUIVARIANT, _rg(tau=0.5)),
-    Claim("ResNet: τ = 2 localises worse than τ = 1", "resnet50-core", _rg(), _rg(tau=2)),
-    Claim("ResNet: τ = 0.5 localises better than τ = 1", "resnet50-core", _rg(tau=0.5), _rg()),
+    Claim("ResNet: τ = 1 localises better than τ = 2", "resnet50", _rg(), _rg(tau=2.0)),
+    Claim("ResNet: τ = 0.8 changes nothing", "resnet50", _rg(tau=0.8), _rg()),
+    Claim("ResNet: τ = 1 localises better than τ = 0.5", "resnet50", _rg(), _rg(tau=0.5)),
     Claim("VGG: λ = −1, σ² = 10 localises better than the anchor", "vgg16", _rg(risk=-1, input_variance=10), _rg()),
     Claim("VGG: GradCAM++ points better than the anchor", "vgg16", ("gradcam_pp", "{}"), _rg(), ("pg", "tk")),
 )
