@@ -20,7 +20,12 @@ from backplay.network import Node
 
 
 @method(
-    "gradient", title="Gradient", family="gradient", reference="Simonyan et al., 2014, arXiv:1312.6034", layers=True
+    "gradient",
+    title="Gradient",
+    family="gradient",
+    reference="Simonyan et al., 2014, arXiv:1312.6034",
+    layers=True,
+    slopes=True,
 )
 def gradient(subject: Subject) -> Sequence[Tensor]:
     """Gradient of the target's logit, through everything that the model computes (attention weights, norms)."""
@@ -62,6 +67,7 @@ def _smoothgrad_grid() -> tuple[dict[str, Any], ...]:
     },
     grid=_smoothgrad_grid(),
     layers=True,
+    slopes=True,
 )
 def smoothgrad(subject: Subject, n: int, sigma: float, aggregate: str, seed: int) -> Sequence[Tensor]:
     """Mean, or standard deviation with divisor `n`, of the gradient at inputs with Gaussian noise.

@@ -63,6 +63,7 @@ class MethodInfo:
     alone: bool = False  # takes its samples one by one anyway, so that no batch is too large for it
     neurons: bool = False  # explains hidden neurons too, not classes alone (S26b)
     layers: bool = False  # gives relevance at hidden layers too, not at the inputs alone
+    slopes: bool = False  # gives slopes, whose sum over features means nothing; all others give contributions
 
     @entry
     def fits(self, model: Model) -> bool:
@@ -138,6 +139,7 @@ def method(
     alone: bool = False,
     neurons: bool = False,
     layers: bool = False,
+    slopes: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register `function(subject, **params)` under a name: it returns the map, or one for each explained input."""
 
@@ -156,6 +158,7 @@ def method(
             alone,
             neurons,
             layers,
+            slopes,
         )
         return function
 

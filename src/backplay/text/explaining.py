@@ -112,9 +112,7 @@ class Route:
         Contributions add up to something. The entries of a gradient do not: behind a layer norm, which ignores what all
         features share, they even sum to 0.
         """
-        slopes = self.method in ("gradient", "smoothgrad") or (
-            self.method == "sg" and not self.params["multiply_by_input"]
-        )
+        slopes = find(self.method).slopes or (self.method == "sg" and not self.params["multiply_by_input"])
         return (maps.norm(dim=-1) if slopes else maps.sum(-1)).detach().cpu()
 
     def maps(
