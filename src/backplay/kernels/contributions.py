@@ -281,8 +281,8 @@ class Common(ByProduct):
         shape = self.value.shape
         total = self.value.abs().mul_(self.node.map.adjoint(on_plus + on_minus, self.magnitude, shape))
         net = self.node.map.adjoint(on_plus - on_minus, self.weight, shape)
-        found = torch.addcmul(total, self.value, net).mul_(0.5)
-        return found if all_exceed(found, total, CANCELLATION) else self.exactly().pull(on_plus, on_minus)
+        pulled = torch.addcmul(total, self.value, net).mul_(0.5)
+        return pulled if all_exceed(pulled, total, CANCELLATION) else self.exactly().pull(on_plus, on_minus)
 
 
 @dataclass(frozen=True)
