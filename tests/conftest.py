@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo.config
 
 from alike import CAPTURE, Shared
 from backplay.interop.torchvision import ensure
@@ -27,9 +28,12 @@ def seed():
 def pytest_runtest_protocol(item):
     """Models that are built alike are followed by torch.export once for many tests, but for tests of capture.
 
-    No fixture: those of a module are made before those of a test, and capture models too.
+    torch.export remembers the shapes that operators give. That pays where a network repeats its layers many times, and
+    doubles the time on small ones, so only slow tests have it. No fixture: those of a module are made before those of a
+    test, and capture models too.
     """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch._dynamo.config, "fake_tensor_cache_enabled", "slow" in item.keywords)
         if not item.get_closest_marker("capture"):
             patch.setattr(CAPTURE, "_compared", SHARED)
         return (yield)
