@@ -32,8 +32,8 @@ def pytest_runtest_protocol(item):
     doubles the time on small ones, so only slow tests have it. No fixture: those of a module are made before those of a
     test, and capture models too.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch._dynamo.config, "fake_tensor_cache_enabled", "slow" in item.keywords)
+    shapes_kept = torch._dynamo.config.patch(fake_tensor_cache_enabled="slow" in item.keywords)
+    with pytest.MonkeyPatch.context() as patch, shapes_kept:
         if not item.get_closest_marker("capture"):
             patch.setattr(CAPTURE, "_compared", SHARED)
         return (yield)
