@@ -28,15 +28,23 @@ def seed():
 def pytest_runtest_protocol(item):
     """Models that are built alike are followed by torch.export once for many tests, but for tests of capture.
 
-    torch.export remembers the shapes that operators give. That pays where a network repeats its layers many times, and
-    doubles the time on small ones, so only slow tests have it. No fixture: those of a module are made before those of a
-    test, and capture models too.
+    No fixture: those of a module are made before those of a test, and capture models too.
     """
-    shapes_kept = torch._dynamo.config.patch(fake_tensor_cache_enabled="slow" in item.keywords)
-    with pytest.MonkeyPatch.context() as patch, shapes_kept:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CAPTURE, "export", quickly)
         if not item.get_closest_marker("capture"):
             patch.setattr(CAPTURE, "_compared", SHARED)
         return (yield)
+
+
+def quickly(model, arguments, export=CAPTURE.export):
+    """The program of a model. torch.export remembers the shapes that operators give, which takes time on small models.
+
+    It pays where layers are repeated, from some forty modules on.
+    """
+    repeated = sum(1 for _ in model.modules()) > 40
+    with torch._dynamo.config.patch(fake_tensor_cache_enabled=repeated):
+        return export(model, arguments)
 
 
 @pytest.fixture
@@ -62,22 +70,25 @@ def resident():
         return 0
 
 
+class Held:
+    """Bytes that this process held when its garbage was last collected."""
+
+    bytes = 0
+
+
 @pytest.fixture(autouse=True)
 def tidy(request):
-    """Slow tests may hold gigabytes: what one of them leaves behind is gone before the next one begins.
+    """Slow tests may hold gigabytes: what they leave behind is gone before it is much.
 
-    Objects that were there before are frozen meanwhile: the collector takes seconds to look through all of them.
+    The collector takes a second to look through everything, so it is asked only where half a gigabyte came together.
     """
-    if not request.node.get_closest_marker("slow"):
-        yield
-        return
-    before = resident()
-    gc.freeze()
     yield
+    if not request.node.get_closest_marker("slow") or resident() - Held.bytes < 2**29:
+        return
     gc.collect()
-    gc.unfreeze()
-    if resident() - before > 2**29 and hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
+    if hasattr(ctypes.CDLL(None), "malloc_trim"):  # glibc keeps what was freed
         ctypes.CDLL(None).malloc_trim(0)
+    Held.bytes = resident()
 
 
 @pytest.fixture(autouse=True)

@@ -179,7 +179,7 @@ def _colours(images: Sequence[NDArray[Any] | None]) -> bool:
 
 def _coloured(image: NDArray[Any]) -> Shown:
     """(C, H, W) → (H, W, 3), or (H, W) where the channels are no colours."""
-    image = np.nan_to_num(image.astype(np.float64))
+    image = np.nan_to_num(image.astype(np.float64, copy=False))
     if len(image) >= 3 and len(image) in _CHANNELS:
         return np.moveaxis(image[:3], 0, -1)
     return image.mean(0)
