@@ -81,8 +81,8 @@ def _asked(network: Contender, config: SanityConfig) -> dict[str, Any]:
         "fits": [
             label for label, (name, params) in methods.items() if name in fits.fits and fits.points(name, [params])
         ],
-        # two games on two networks are held at a time
-        "together": max(1, min(TOGETHER, captured.at_once(example) // 4)),
+        # two games on two networks are held at a time, each with the laws of both
+        "together": max(1, min(TOGETHER, captured.at_once(example) // 8)),
         "refused": {label: fits.refused[name] for label, (name, _) in methods.items() if name in fits.refused},
     }
 
