@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
-from numpy.typing import NDArray
 
 from backplay.errors import InputError, InputTypeError
 from backplay.view.canvas import COLUMN, Picture, check_width, fitted, letters, picture
@@ -166,7 +165,7 @@ class Sheet:
 
     def fill(self, content: Content) -> Sheet:
         """The image, its maps and their numbers, in place of those that are there."""
-        self._image.set_data(_bytes(content.shown))
+        self._image.set_data(content.shown)
         self._say(self._title, content.title, content.size)
         for name, found in self._panels.items():
             plane, scale = content.maps[name], content.scales[name]
@@ -224,11 +223,6 @@ class Sheet:
     def _say(self, place: Text, text: str, size: float) -> None:
         place.set_text(_literally(text))
         place.set_fontsize(size)
-
-
-def _bytes(shown: Shown) -> NDArray[Any]:
-    """Colours in the 8 bits that a picture has, which take half the time to draw; (H, W) grey stays as it is."""
-    return np.round(shown * 255).astype(np.uint8) if shown.ndim == 3 else shown
 
 
 def _literally(text: str) -> str:
