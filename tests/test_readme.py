@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -85,13 +86,17 @@ def test_links_lead_somewhere(path):
 
 
 def test_one_citation():
-    """The README's entry has the title and the authors of CITATION.cff."""
+    """The README's entry has the title, the authors and the address of CITATION.cff, which the package names too."""
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["cff-version"] == "1.2.0" and {"message", "title", "authors", "license"} <= cited.keys()
     paper = cited["preferred-citation"]
     authors = [f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]]
     assert len(authors) == 5 and re.findall(r"author = {(.+)},", README) == [" and ".join(authors)]
     assert [t.replace("{", "").replace("}", "") for t in re.findall(r"title  = {(.+)},", README)] == [paper["title"]]
+    number = re.findall(r"eprint = {(.+)},", README)
+    assert [f"arXiv:{n}" for n in number] == [i["value"] for i in paper["identifiers"]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["urls"]["Paper"] == paper["url"] == f"https://arxiv.org/abs/{number[0]}"
 
 
 def test_faults_are_found(make_readme):

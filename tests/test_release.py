@@ -63,6 +63,7 @@ def test_what_the_wheel_says(wheel):
     assert sorted(re.sub(r"[^\w.-].*", "", r) for r in asked) == ["numpy", "torch"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(said.get_all("Provides-Extra")) == project["optional-dependencies"].keys()
+    assert said.get_all("Project-URL") == [f"{name}, {url}" for name, url in project["urls"].items()]
     assert b"backplay = backplay.cli:main" in wheel[f"{folder}/entry_points.txt"]
     assert wheel[f"{folder}/licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
 
