@@ -166,7 +166,7 @@ def invariants(case: Case, game, play, x) -> None:
 
 def parts(name: str, play) -> None:
     """Walks through some states of a node and those through its others are all that pass it (S26c)."""
-    inputs, nodes = play.network.inputs, [n for n in play.network.nodes if n in play.network.carrying]
+    inputs, nodes = play.network.inputs, [n for n in play.network.nodes if n in play.network.reached]
     for node in nodes[:: max(1, len(nodes) // 4)]:
         value = play.solved[node]
         mask = (torch.arange(value.numel()) % 3 == 1).view(value.shape)

@@ -233,7 +233,7 @@ def test_a_detached_value_is_a_constant():
     play = bp.StoppingGame(model).play(x.detach(), 2)
     assert_near(play.attribution(), expected)
     assert play.health().ok
-    kinds = [n.kind for n in play.network.nodes if n in play.network.carrying]
+    kinds = [n.kind for n in play.network.nodes if n in play.network.reached]
     assert "sum" not in kinds
     assert "product" not in kinds
 

@@ -150,7 +150,7 @@ def test_every_node(model, x):
     """At any node, wires that are crossed inside attention too, the walks through its states are those that visit."""
     play = bp.RoutingGame(model.eval(), epsilon=0.1).play(x, 1)
     for node in play.network.nodes:
-        if node not in play.network.carrying:
+        if node not in play.network.reached:
             continue
         marginal = play.marginal(node)
         mask = (torch.arange(marginal.numel()) % 3 == 1).view(marginal.shape)

@@ -67,7 +67,7 @@ def row_entropy(kernel: Kernel, like: Tensor) -> Tensor:
             ones = torch.ones_like(kernel.inverse)
             even = replace(kernel, weight=kernel.weight.sign(), value=kernel.value.sign(), inverse=ones)
             return _evened(-kernel.divergence(even).nats, kernel, kernel.value, like)
-        case Kernel(follows=True):
+        case Kernel(one_each=True):
             return _elementwise(kernel, like)
         case _:
             raise UnsupportedError(f"{type(kernel).__name__} is no walk whose moves have an entropy.")

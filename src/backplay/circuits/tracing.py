@@ -180,7 +180,7 @@ def _held(sums: Sequence[float]) -> dict[str, float]:
 def choose(play: Play, name: str | Node, by: str) -> Node:
     """The node or module of a name, if walks stand at its output."""
     node = find_grouped(play.network, name, by)
-    if node not in play.network.carrying:
+    if node not in play.network.reached:
         raise InputError(f"{name!r} is {NEVER_WALKED}.")
     for other in (n for n in play.passed(DIFFERENCE).masses if not isinstance(n, Input)):
         if play.kernel(other).crosses(node):

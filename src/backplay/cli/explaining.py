@@ -117,7 +117,7 @@ class Explaining:
         ready = self._ready(xs[:1])
         inputs = Captures.held(ready.network).prepare(xs)[1]
         games = [column for column in self.columns if not isinstance(ready.players[column], bp.Explainer)]
-        games.sort(key=lambda column: ready.players[column].forward() != ())  # on the network's own forward pass first
+        games.sort(key=lambda column: ready.players[column].forward_key() != ())  # on the network's own pass first
         others = [column for column in self.columns if column not in games]
         with without_gradients():
             subject = Subject.of(ready.network, xs, self.target) if others else None

@@ -203,17 +203,17 @@ class Game(ABC, Generic[M]):
     # ---------------------------------------------------------------- what players know
 
     @abstractmethod
-    def forward(self) -> tuple[Any, ...]:
-        """The modes that the game's own forward pass rests on; empty where that is the network's."""
+    def forward_key(self) -> tuple[Any, ...]:
+        """What tells the game's forward pass from the network's: key of `Shared.deformed`; () where both are one."""
 
     def values(self, shared: Shared) -> Values:
-        """Forward values of the game, with what its players observe; the layers are checked on the network first."""
+        """Forward values of the game, with what its players observe: those of `known`, once the layers are checked."""
         self._say(self.modes.check_layers(shared.network), caller=6)
         return self.known(shared)
 
     @abstractmethod
     def known(self, shared: Shared) -> Values:
-        """Forward values of the game, with what its players observe."""
+        """What `values` gives: here each game says what its forward pass is, and nothing is checked or warned of."""
 
     def pre_activation(self, gate: Gate, values: Values) -> Tensor:
         """`z − λ_ent H̃`: what a gate's decision rests on (S20)."""
@@ -237,7 +237,7 @@ class Game(ABC, Generic[M]):
 
     def averse(self, node: Node, values: Values) -> Tensor | None:
         """`V_λ`, which a gate shows in a forward pass that variances are filtered along with (app:abl-full-risk)."""
-        if not isinstance(node, Gate) or node not in values.network.carrying:
+        if not isinstance(node, Gate) or node not in values.network.reached:
             return None  # what no mass can reach, such as the powers inside a spelled-out norm, stays as it is
         risk = self.modes.at(node).risk
         if risk == 0:
@@ -248,7 +248,7 @@ class Game(ABC, Generic[M]):
     def needed(self, network: Network) -> frozenset[Node] | None:
         """The nodes whose values a map keeps from its forward pass to the way back; None for all."""
         wanted: set[Node] = set(network.inputs)
-        for node in network.carrying:
+        for node in network.reached:
             read = () if isinstance(node, Input) else self.reads(node)
             if read is None:
                 return None
@@ -272,7 +272,10 @@ class Game(ABC, Generic[M]):
 
     @abstractmethod
     def map_root(self, aim: Aim, logits: Tensor) -> Tensor | None:
-        """What the map is the pull of (S26b); None where it is a multiple of `Γ₊ − Γ₋`, which `finish` gives."""
+        """The mass at the start from which the map's own pass runs (S26b).
+
+        None: the map is the play's pass of `DIFFERENCE`, and `finish` multiplies that by its factor, if there is one.
+        """
 
     @abstractmethod
     def finish(self, difference: Tensor, source: Node, play: Play) -> Tensor:

@@ -47,7 +47,7 @@ class Inspection(tuple[Inspected, ...]):
 def inspect(modes: Modes, network: Network) -> Inspection:
     """What a game's modes are at each node; what no mass can reach has none."""
     modes.check_layers(network)
-    return Inspection(_inspected(node, modes, node in network.carrying) for node in network.nodes)
+    return Inspection(_inspected(node, modes, node in network.reached) for node in network.nodes)
 
 
 def _inspected(node: Node, modes: Modes, carries: bool) -> Inspected:

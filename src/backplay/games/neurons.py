@@ -102,7 +102,7 @@ def _node(target: tuple[Any, ...], network: Network) -> Node:
     node = network.find(target[0])
     if isinstance(node, Input):
         raise InputError(f"target {target[0]!r} is an input, where walks end; name a node behind it.")
-    if node not in network.carrying:
+    if node not in network.reached:
         raise InputError(f"target {target[0]!r} is {NEVER_WALKED}.")
     return node
 

@@ -146,7 +146,7 @@ class Play(Pictured):
         again = [node]
         if self._released:  # whole again, and at once: the model may change between one question and the next
             self._released = False
-            again += [n for n in self.network.nodes if n in self.network.carrying and not isinstance(n, Input)]
+            again += [n for n in self.network.nodes if n in self.network.reached and not isinstance(n, Input)]
         for each in again:
             self._kernels[each] = self.game.kernel(each, self.solved)
         return self._kernels[node]
@@ -164,9 +164,12 @@ class Play(Pictured):
         self._released = True
         return self
 
-    def ready(self) -> None:
-        """A released play makes its kernels from the model it was solved on, or not at all."""
-        if self._released or not self.solved.weights.keeps:  # kernels that are not held are made again
+    def check_can_remake(self) -> None:
+        """Refuse a changed model where kernels have to be made again: they must be of the model that was solved (S1).
+
+        That is so after `release`, and for models of half precision, whose kernels are not kept.
+        """
+        if self._released or not self.solved.weights.keeps:
             self._look()
 
     def _look(self) -> None:
@@ -184,7 +187,7 @@ class Play(Pictured):
     def passed(self, measure: Measure) -> Passed:
         """The pass of one measure, run once."""
         if measure not in self._passes:
-            self.ready()
+            self.check_can_remake()
             self._passes[measure] = pull(self.network, self.kernel, self.start, self.root(measure), measure)
         return self._passes[measure]
 
@@ -207,7 +210,7 @@ class Play(Pictured):
             if root is None and DIFFERENCE in self._passes:
                 self._map = self._passes[DIFFERENCE]
             else:
-                self.ready()
+                self.check_can_remake()
                 first = self.root(DIFFERENCE) if root is None else root
                 self._map = pull(self.network, self.kernel, self.start, first, DIFFERENCE, keep=False)
         return self._map.masses[source] if source in self._map.masses else no_mass(self, source)
@@ -225,7 +228,7 @@ class Play(Pictured):
         return Occupation.of(self.mass(name, TOTAL), self.mass(name, DIFFERENCE))
 
     def marginal(self, name: str | Node = "input", log: bool = False) -> Tensor:
-        """Probability that the walk visits each element (eq:lmp-alpha), tags summed; its logarithm with `log`."""
+        """Probability that walks visit each element, with either player (eq:lmp-alpha); its logarithm with `log`."""
         mass = self.mass(name, WALK)
         return mass.log() if log else mass.plain()
 
@@ -264,7 +267,7 @@ class Play(Pictured):
     def attention(self, name: str | Node) -> Tensor:
         """The oracle's reference policy `A` in a module or node, (B, heads, queries, keys) as the model lays it out."""
         node = attention_inside(self.network, name)
-        self.ready()
+        self.check_can_remake()
         weight = node.weight(self.solved)
         return node.queries_first(weight)
 
@@ -275,7 +278,7 @@ class Play(Pictured):
         the node's output, sample first); the answer is, for each operand, the probability of moving to each of its
         elements with the turn kept and with the turn switched. What is missing to 1 ends in †.
         """
-        self.ready()
+        self.check_can_remake()
         node = self.network.find(name)
         if isinstance(node, Gate):
             ones = torch.ones_like(self.solved[node])
@@ -308,7 +311,7 @@ class Play(Pictured):
         With `arriving` only trajectories that reach the input are drawn, however few of all do (S30); `share` of the
         result says how many.
         """
-        self.ready()
+        self.check_can_remake()
         n, seed = Number(1, 1).check("n", n), SEED.check("seed", seed)
         if not isinstance(arriving, bool):
             raise KeywordError(f"arriving={arriving!r} is out of range: it must be True or False.")

@@ -17,7 +17,7 @@ from backplay.network.nodes import Sum
 
 
 def _has(network: Network, kind: type[Node]) -> bool:
-    return any(isinstance(node, kind) for node in network.carrying)
+    return any(isinstance(node, kind) for node in network.reached)
 
 
 # by architecture: what a network of that kind has and has not

@@ -100,7 +100,7 @@ class RoutingGame(Game[RoutingModes]):
         rest = {"tau_forward": tau_forward, "output": output, "layers": layers}
         super().__init__(model, **streams, **averse, **oracle, **gates, **mass, **rest, **unknown)
 
-    def forward(self) -> tuple[Any, ...]:
+    def forward_key(self) -> tuple[Any, ...]:
         modes = self.modes
         if modes.risk_forward and modes.anywhere("risk") != {0}:
             return ("risk", modes.risk, modes.input_variance, *modes.varied("risk"))
@@ -112,7 +112,7 @@ class RoutingGame(Game[RoutingModes]):
         modes = self.modes
         risky = modes.anywhere("risk") != {0}
         variance = modes.input_variance if risky or modes.anywhere("attention_risk") != {0} else None
-        match self.forward():
+        match self.forward_key():
             case ("risk", *_) as key:
                 return shared.deformed(key, self.averse, filtering=modes.input_variance)
             case ("tau", *_) as key:
@@ -144,7 +144,7 @@ class RoutingGame(Game[RoutingModes]):
         tau = self.modes.at(node).tau
         if not isinstance(node, Affine) or tau == 1:
             return None
-        if isinstance(node, (Mix, Held)) and node not in values.network.carrying:
+        if isinstance(node, (Mix, Held)) and node not in values.network.reached:
             return None  # means inside a norm, scores inside an oracle: computed anew
         if isinstance(node, Mix) and node.unsigned:
             return None
@@ -198,7 +198,8 @@ class RoutingGame(Game[RoutingModes]):
     def reads(self, node: Node) -> tuple[Node, ...] | None:
         modes = self.modes.at(node)
         averse = modes.risk != 0 or modes.attention_risk != 0 or modes.entropy_bias != 0
-        if self.forward() or averse or self._sees_tails() or modes.residual != "uniform" or modes.attention != "value":
+        others = modes.residual != "uniform" or modes.attention != "value"
+        if self.forward_key() or averse or others or self._sees_tails():
             return None
         match node:
             case Gate():
@@ -206,9 +207,10 @@ class RoutingGame(Game[RoutingModes]):
             case Diagonal() | Norm() | Product() | Halves() | Sum():
                 return ()
             case Affine():
-                chooses = node.projection if isinstance(node, Attention) and node.projection is not None else node
-                net = (chooses,) if modes.tau == 1 or chooses is not node else ()
-                return (chooses.operand, *net, *looked_at(node))
+                contributing = node.projection if isinstance(node, Attention) and node.projection is not None else node
+                # `tempered._net` takes Z⁺ − Z⁻ from its value: at τ = 1, of a projection (`KeyChoice.of`) at any τ
+                net = (contributing,) if modes.tau == 1 or contributing is not node else ()
+                return (contributing.operand, *net, *looked_at(node))
             case _:
                 return looked_at(node)
 
@@ -338,6 +340,8 @@ class RoutingGame(Game[RoutingModes]):
         """The two stream states (S13); under "reroute" a stream whose twin is empty takes all of the mass (S16)."""
         modes, dtype, outside = self.modes.at(node), sums[0].dtype, self._outside(node, unit)
         streams: list[Stream] = []
+        # a stream is entered half of the time, so that twice α pays α; one that stands alone under "reroute" is always
+        # entered, and pays what both pay together: α − β
         for k, (discount, turn) in enumerate(((2 * modes.alpha, 1.0), (2 * modes.beta, -1.0))):
             bias = None if absorbed is None else absorbed[k]
             aside = outside if bias is None else outside + bias

@@ -68,7 +68,7 @@ class StoppingGame(Game[StoppingModes]):
         averse = {"risk": risk, "input_variance": input_variance}
         super().__init__(model, **averse, **gates, **rest, **unknown)
 
-    def forward(self) -> tuple[Any, ...]:
+    def forward_key(self) -> tuple[Any, ...]:
         modes = self.modes
         if modes.anywhere("softplus") != {None}:
             return ("softplus", modes.softplus, *modes.varied("softplus"))
@@ -77,7 +77,7 @@ class StoppingGame(Game[StoppingModes]):
         return ()
 
     def known(self, shared: Shared) -> Values:
-        match self.forward():
+        match self.forward_key():
             case ("softplus", *_) as key:
                 return shared.deformed(key, self._softened)
             case ("risk", *_) as key:  # each activation is replaced by V_λ in the game's own forward pass
@@ -91,7 +91,7 @@ class StoppingGame(Game[StoppingModes]):
         return None if softplus is None else softplus_forward(softplus)(node, values)
 
     def reads(self, node: Node) -> tuple[Node, ...] | None:
-        if self.forward() or self.modes.at(node).residual != "uniform":
+        if self.forward_key() or self.modes.at(node).residual != "uniform":
             return None
         match node:
             case Gate():
@@ -146,7 +146,7 @@ class StoppingGame(Game[StoppingModes]):
         return torch.where(half, 0.5, left.abs() / whole), torch.where(half, 0.5, right.abs() / whole)
 
     def _goes_on(self, node: Node, values: Values) -> Tensor:
-        """Where a walk may go on behind a node's output: not where a gate is shut, as far as it stays in sight."""
+        """Where a walk that stands at a node's output may go on: not at a shut gate, as far as that is in sight."""
         match node:
             case Gate():
                 return self._slope(node, values) != 0

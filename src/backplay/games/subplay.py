@@ -47,7 +47,7 @@ class SubPlay(Pictured):
         """Those of the walks that also stand in chosen states of another node, wherever on their way it lies."""
         by = check_by(by)
         node = find_grouped(self.play.network, name, by)
-        if node not in self.play.network.carrying:
+        if node not in self.play.network.reached:
             raise InputError(f"{name!r} is {NEVER_WALKED}.")
         mask = read_states(self.play.network, node, states, by, self.play.solved)
         mask = self.masks[node] * mask if node in self.masks else mask
@@ -56,7 +56,7 @@ class SubPlay(Pictured):
     @property
     def itinerary(self) -> Itinerary:
         """The play with the conditions on its walks."""
-        self.play.ready()
+        self.play.check_can_remake()
         return Itinerary(self.play, self.masks)
 
     def passed(self, measure: Measure) -> PassingPass:

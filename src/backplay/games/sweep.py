@@ -62,13 +62,13 @@ def sweep(
 
 def _by_passes(games: dict[Any, Game[Any]]) -> list[Any]:
     """The points with equal passes and powers together, those on the network's own pass first: it names the class."""
-    forwards = list(dict.fromkeys(game.forward() for game in games.values()))
+    keys = list(dict.fromkeys(game.forward_key() for game in games.values()))
     taus = list(dict.fromkeys(_temperature(game) for game in games.values()))
 
     def place(point: Any) -> tuple[bool, int, float, int]:
         game = games[point]
-        forward, tau = game.forward(), _temperature(game)
-        return forward != (), forwards.index(forward), game.modes.input_variance, taus.index(tau)
+        key, tau = game.forward_key(), _temperature(game)
+        return key != (), keys.index(key), game.modes.input_variance, taus.index(tau)
 
     return sorted(games, key=place)
 

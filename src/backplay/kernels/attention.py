@@ -51,7 +51,7 @@ class ValueRouting(StreamKernel):
         return self._projected
 
     def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
-        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary, eq:attn-target-rule), at V or on a wire behind."""
+        """`Γ^V`, both streams together (eq:attn-Gamma-V-corollary, eq:attn-target-rule), at V or on a `wire` behind."""
         states = self._at_values(*(mass * stream.coefficient(measure) for stream in (self.plus, self.minus)), to=wire)
         if future is not None:
             ahead = self._ahead(future)
@@ -64,7 +64,10 @@ class ValueRouting(StreamKernel):
         return node is self._projected or node in self.node.wires
 
     def narrowed(self, mask: Tensor, at: Node) -> Kernel:
-        """Keys whose states are masked weigh less, and what they would have carried is nowhere."""
+        """Keys whose states are masked weigh less. What they would have carried is dropped.
+
+        It goes to no other key and not to †: the denominators stay.
+        """
         shown = mask.expand(self.scope[at].shape)
         wires = self.node.wires if at is self._projected else self.node.wires[self.node.wires.index(at) + 1 :]
         for wire in wires:
@@ -76,9 +79,9 @@ class ValueRouting(StreamKernel):
         return self.node.traced(between, self.scope)
 
     def _at_values(self, on_plus: Tensor, on_minus: Tensor, to: Node | None = None) -> Sequence[Tensor]:
-        """Masses on both streams, divided by the denominators, behind the key choice (eq:attn-V-routing-policy-O).
+        """Masses on both streams, divided by the denominators, after the key is chosen (eq:attn-V-routing-policy-O).
 
-        With `to`, on their way there: at the output of that wire.
+        They stand at the projection's output; with `to`, on their way there, at the output of that wire.
         """
         sent: list[Tensor] = []
         for part, value, total in zip((on_plus, on_minus), self.values, self.totals, strict=True):
@@ -99,12 +102,15 @@ class ValueRouting(StreamKernel):
     def at_streams(self, function: Tensor) -> Streams:
         plus, minus = (
             self.node.map.apply(ahead * value, self.weight)
-            for ahead, value in zip(self._behind_keys(function), self.values, strict=True)
+            for ahead, value in zip(self._after_keys(function), self.values, strict=True)
         )
         return plus, minus
 
-    def _behind_keys(self, function: Tensor) -> Streams:
-        """Expectation of a function of the inputs behind each key, on both streams, in the values' layout."""
+    def _after_keys(self, function: Tensor) -> Streams:
+        """Expectation of a function of the inputs that the walk may choose once it stands at each key.
+
+        On both streams, in the values' layout.
+        """
         plus, minus = (self.node.through(ahead, self.scope) for ahead in self._ahead(function))
         return plus, minus
 
@@ -119,7 +125,7 @@ class ValueRouting(StreamKernel):
     def choose(self, side: int, walks: Standing) -> tuple[Tensor, Tensor]:
         k = 0 if side > 0 else 1
         value = self.values[k]
-        flat = (value if walks.future is None else value * self._behind_keys(walks.future[0])[k]).flatten()
+        flat = (value if walks.future is None else value * self._after_keys(walks.future[0])[k]).flatten()
         keys, _ = walks.choose(self.node, self.weight, value.shape, lambda w, i: w * flat[i])
         projected = replace(walks, states=self.states_of_keys(keys), shape=self.totals[k].shape)
         return self.projection.choose(side, projected), keys
@@ -136,7 +142,7 @@ class ValueRouting(StreamKernel):
         return states
 
     def scores_apart(self, other: ValueRouting) -> tuple[Divergence, Divergence]:
-        """Of the key choice, and behind each key of the input choice."""
+        """Of the key choice and, after the key is chosen, of the input choice."""
         inputs = self.projection.divergence(other.projection)
         divergences: list[Divergence] = []
         for k, rows in enumerate(inputs):

@@ -100,9 +100,10 @@ class Contributions(ABC):
         return Together([Common.of(self.node, *pair) for pair in zip(weights, values, strict=True)])
 
     def divergence(self, other: Contributions) -> tuple[Divergence, Divergence]:
-        """`Σ_i c_A (log c_A − log c_B)` on both streams, and the sum of those `c_A` whose `c_B` is no part of it.
+        """`Σ_i c_A (log c_A − log c_B)` on both streams, and the sum of those `c_A` that B's stream lacks.
 
-        With `c = a W` the logarithm splits into one of the values and one of the weights.
+        It lacks them where `c_B` is 0 or of the other sign. With `c = a W` the logarithm splits into one of the values
+        and one of the weights.
         """
         (weight, value), (other_weight, other_value) = self._signed(), other._signed()
         own = ByParts(self.node, weight, value)

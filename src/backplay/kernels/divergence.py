@@ -34,7 +34,10 @@ class Divergence:
         return Divergence(self.nats + other.nats, self.parted + other.parted)
 
     def normalised(self, moved: Tensor, own: Tensor, other: Tensor) -> Divergence:
-        """From scores to probabilities: A's are `own` times its scores and add up to `moved`, B's are `other` times."""
+        """From scores to probabilities: A's are A's scores times `own`, B's are B's scores times `other`.
+
+        `moved` is what A's add up to.
+        """
         both = (own > 0) & (other > 0)
         ratio = torch.where(both, own, 1).log() - torch.where(both, other, 1).log()
         lacking = moved * ((own > 0) & (other <= 0))

@@ -2,11 +2,15 @@
 
 A kernel is built once from the values of a play and then pulls any measure. All measures follow the same transitions;
 they differ in whether the trajectory discount is paid and in whether the two players' masses are added or subtracted.
-A new kernel is one subclass of `Kernel` in one file, and a line in `kernel` of the game that gives it to a node. `pull`
-alone is enough for maps. Beyond them a kernel overrides `lost` if mass ends here, `constant` if it ends in constants,
-`pull_players` if the turn can go over, `push` for survival, `geometric` for distances, `divergence` for `kl` and `draw`
-for sampling; passes, sampling and health never look at its class. What asks about players' decisions does: `certify`,
-the bounds of distances and the explorer's entropy know the kernels at which a player decides.
+A new kernel is one subclass of `Kernel` in one file, and a line in `kernel` of the game that gives it to a node, or in
+`kernels.moves.moving_kernel`, which serves both games. `pull` alone is enough for maps. Beyond them a kernel overrides
+`lost` if mass ends here and `ending` to say why, `constant` if it ends in constants, `pull_players` if the turn can go
+over, `one_each` if a state leads to at most one state of each carrier, `push` for survival, `geometric` for distances,
+`divergence` for `kl` and `draw` for sampling; passes, sampling and health never look at its class. What asks about
+players' decisions does: `certify`, the bounds of distances and the explorer's entropy know the kernels at which a
+player decides.
+
+What lies *behind* a node is computed from it and is nearer the network's output: walks have been there before.
 """
 
 from __future__ import annotations
@@ -44,8 +48,8 @@ class Measure:
 
 DIFFERENCE = Measure(signed=True, discounted=True)  # Γ₊ − Γ₋, carried by signed discounts (rem:signed-discount-alt)
 TOTAL = Measure(signed=False, discounted=True)  # Γ₊ + Γ₋
-WALK = Measure(signed=False, discounted=False)  # the law Π of the walk (S27), tags summed
-WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # the same, tags subtracted
+WALK = Measure(signed=False, discounted=False)  # probability that a walk visits an element, with either player (Π, S27)
+WALK_DIFFERENCE = Measure(signed=True, discounted=False)  # that with + in turn minus that with −
 
 
 @dataclass(frozen=True)
@@ -64,36 +68,13 @@ class Kernel(ABC):
 
     ending: ClassVar[str] = ZEROS  # why mass ends in † here, where there is one reason
     walks: ClassVar[bool] = True  # whether its moves have probabilities; a kernel without is good for maps alone
-    follows: ClassVar[bool] = False  # whether a walk has no choice: one state of each carrier is all it may move to
+    # whether a state leads to at most one state of each carrier; which carrier, or whether the walk ends, may be chance
+    one_each: ClassVar[bool] = False
 
     @property
     def carriers(self) -> tuple[Node, ...] | None:
         """Where mass moves to; None for the node's own carriers."""
         return None
-
-    @property
-    def crossed(self) -> Affine | None:
-        """A node whose states the walk crosses on its way to the carriers; None where it goes there directly."""
-        return None
-
-    def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
-        """All nodes that drawn walks cross, wires included, and the states there, from what `draw` says of them."""
-        return ()
-
-    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
-        """Mass at the node as it comes through the states of `crossed`, in their shape; or through a wire behind it.
-
-        With a `future`, a function of the carrier's states, each part times what it may expect of that function.
-        """
-        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
-
-    def crosses(self, node: Node) -> bool:
-        """Whether walks cross the states of a node on their way to the carriers: of `crossed`, or of a wire behind."""
-        return False
-
-    def narrowed(self, mask: Tensor, at: Node) -> Kernel:
-        """The same with each move times the mask at the state of a crossed node that it comes through (S26c)."""
-        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
 
     @abstractmethod
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
@@ -142,7 +123,7 @@ class Kernel(ABC):
     def pull_streams(self, tagged: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """Walk masses that last crossed the + stream, the − stream, or none, carried back to each carrier.
 
-        By default no stream is crossed, and every mass keeps its tag.
+        By default no stream is crossed, and every mass keeps its tag (S29): the stream that its walks crossed last.
         """
         return list(zip(*(self.pull(mass, WALK) for mass in tagged), strict=True))
 
@@ -171,6 +152,35 @@ class Kernel(ABC):
         `T(s → s') h(s')` and no walk ends; every state must have such a move.
         """
         raise UnsupportedError(f"{type(self).__name__} is no walk that could be sampled.")
+
+    # ---------------------------------------------------------------- states that a walk crosses on its way
+
+    # Only attention has them (S23): its walk goes from the mixing's output to the V projection's input in one step, and
+    # on the way crosses the projection's states and those of the wires between.
+
+    @property
+    def crossed(self) -> Affine | None:
+        """A node whose states the walk crosses on its way to the carriers; None where it goes there directly."""
+        return None
+
+    def crosses(self, node: Node) -> bool:
+        """Whether walks cross a node's states on their way to the carriers: of `crossed`, or of a wire behind it."""
+        return False
+
+    def crossings(self, between: Tensor) -> Iterable[tuple[Node, Tensor]]:
+        """All nodes that drawn walks cross, wires included, and the states there, from what `draw` says of them."""
+        return ()
+
+    def cross(self, mass: Tensor, measure: Measure, future: Tensor | None = None, wire: Node | None = None) -> Tensor:
+        """Mass at the node as it comes through the states of `crossed`, or of a `wire` behind it, in their shape.
+
+        With a `future`, a function of the carrier's states, each part times what it may expect of that function.
+        """
+        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
+
+    def narrowed(self, mask: Tensor, at: Node) -> Kernel:
+        """The same with each move times the mask at the state of a crossed node that it comes through (S26c)."""
+        raise UnsupportedError(f"{type(self).__name__} crosses no other node's states.")
 
 
 def switch_players(kernel: Kernel, plus: Tensor, minus: Tensor) -> list[tuple[Tensor, Tensor]]:

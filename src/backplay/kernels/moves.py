@@ -57,7 +57,7 @@ def moving_kernel(node: Node, values: Values) -> Kernel:
 class Winner(Kernel):
     """Max: all mass to the winner of smallest index, discount 1 (def:maxpool-subgame, def:routing-maxpool)."""
 
-    follows: ClassVar[bool] = True
+    one_each: ClassVar[bool] = True
 
     index: Tensor  # flat index into the operand of each output's winner
     shape: torch.Size  # of the operand
@@ -84,7 +84,7 @@ class Winner(Kernel):
 class Duel(Kernel):
     """One of two sides, elementwise: the larger one of a maximum, or what a mask chooses (S7, S3f)."""
 
-    follows: ClassVar[bool] = True
+    one_each: ClassVar[bool] = True
 
     chosen: tuple[Tensor, Tensor]  # for each side, where it is chosen
     carries: tuple[bool, bool] = (True, True)  # a side that does not carry is constant: what comes there ends (S26)
@@ -120,7 +120,7 @@ class Duel(Kernel):
 class Relabelling(Kernel):
     """A wire: mass moves with the elements; what has no live source ends in constants (S26)."""
 
-    follows: ClassVar[bool] = True
+    one_each: ClassVar[bool] = True
 
     node: Wire
     scope: Scope

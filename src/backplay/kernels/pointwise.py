@@ -21,7 +21,7 @@ from backplay.network.indicator import all_nonzero
 class PassThrough(Kernel):
     """One predecessor, player kept, discount 1: diagonals and norms in the Routing Game (S17)."""
 
-    follows: ClassVar[bool] = True
+    one_each: ClassVar[bool] = True
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         return (mass,)
@@ -43,7 +43,7 @@ class PassThrough(Kernel):
 class Scaling(Kernel):
     """One predecessor, discount `|scale|`, player switched where the scale is negative, scale 0 → † (S7)."""
 
-    follows: ClassVar[bool] = True
+    one_each: ClassVar[bool] = True
 
     scale: Tensor  # broadcastable against the output
 
@@ -90,7 +90,7 @@ class Gating(Kernel):
     `scale` is a constant behind the gate, a diagonal of its own (S3a): it discounts and changes no probability.
     """
 
-    follows: ClassVar[bool] = True
+    one_each: ClassVar[bool] = True
     ending: ClassVar[str] = GATES
 
     slope: Tensor  # shaped like the output; in the Routing Game the probability `c(z)` itself
@@ -146,7 +146,7 @@ class Split(Kernel):
     The addition oracle of both games (def:addition-subgame, def:routing-addition).
     """
 
-    follows: ClassVar[bool] = True
+    one_each: ClassVar[bool] = True
 
     shares: Sequence[float | Tensor]  # probability of each operand; they sum to 1
     discounts: Sequence[Tensor] | None = None  # of each operand, 1 if None; a negative one switches players

@@ -51,7 +51,7 @@ def maps_of(subject: Subject, game: RoutingGame | StoppingGame) -> list[Tensor]:
 
 def _at_layer(subject: Subject, layer: Node, game: RoutingGame | StoppingGame) -> Tensor:
     """`Γ₊ − Γ₋` at a node, in the units of the map: of the logit in the Routing Game."""
-    if layer not in subject.network.carrying and not isinstance(layer, Input):
+    if layer not in subject.network.reached and not isinstance(layer, Input):
         raise InputError(f"layer={layer.name!r} is {NEVER_WALKED}.")
     play = Play(game, subject.network, subject.inputs, subject.target)
     root = game.map_root(play.aim, play.solved.logits)

@@ -38,7 +38,7 @@ def feature_maps(network: Network) -> list[Node]:
     maps: list[Node] = []
     for node in network.nodes:
         four = len(node.shape) == 4 and node.shape[0] == -1
-        if four and node in network.carrying and (node in spatial or _is_planar(node) or _passes(node, spatial)):
+        if four and node in network.reached and (node in spatial or _is_planar(node) or _passes(node, spatial)):
             spatial.add(node)
             maps.append(node)
     return maps

@@ -192,7 +192,7 @@ def differentiated(values: Values, start: Node, weights: Tensor, at: Tensor | No
 
 
 def source_of(node: Node) -> Node:
-    """What lies behind wires and constant scales."""
+    """What a value comes from, through wires and constant scales."""
     while isinstance(node, (Wire, Diagonal)) and len(node.carriers) == 1:
         node = node.carriers[0]
     return node
@@ -205,7 +205,7 @@ def sees_input(node: Node) -> bool:
 
 def weighted_layers(network: Network) -> list[Affine]:
     """Convolutions, linear layers and other products with a constant matrix."""
-    affine = [node for node in network.nodes if isinstance(node, Affine) and node in network.carrying]
+    affine = [node for node in network.nodes if isinstance(node, Affine) and node in network.reached]
     return [node for node in affine if not isinstance(node, (Mix, Held))]
 
 

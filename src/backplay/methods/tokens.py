@@ -67,7 +67,7 @@ class Positions(Tokens):
 
 def find_tokens(network: Network) -> Tokens | None:
     """The tokens of a network in which every attention layer sees the whole input; None for any other network."""
-    blocks = tuple(n for n in network.nodes if isinstance(n, Attention) and n in network.carrying)
+    blocks = tuple(n for n in network.nodes if isinstance(n, Attention) and n in network.reached)
     if not blocks or len(network.inputs) > 1 or not all(_is_global(b) for b in blocks):
         return None
     counts, shape = {count for block in blocks for count in _counts(block)}, network.input.shape

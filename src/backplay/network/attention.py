@@ -51,7 +51,7 @@ class Attention(Mix):
 
     projection: Affine | None = None  # the affine node that feeds the values through `wires`
     wires: tuple[Wire, ...] = ()  # from the projection to the values
-    scores: Scores | None = None  # queries and keys behind the weights
+    scores: Scores | None = None  # the queries and keys that the weights come from
     weights_node: Node | None = None  # the node that holds the weights, where they are spelled out
     logits: Callable[[Scope], Tensor] | None = None  # the oracle's scores, where they are fused
 

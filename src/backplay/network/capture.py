@@ -104,7 +104,7 @@ def _composed_of_others(program: ExportedProgram) -> dict[OperatorBase, Callable
 
 
 def _pairs_of_samples(given: Arguments, fixed: bool) -> Arguments:
-    """The example with at least two samples: with one, export would fix the batch size (traps).
+    """The example with at least two samples: with one, torch.export would take the batch size 1 for a constant.
 
     What is held fixed beside one sample may be a sample as well, or one thing for all samples.
     """

@@ -101,6 +101,8 @@ class Equation:
                     sizes[letter] = size
         return sizes
 
+    # for `symmetry`, tensors of labels: an integer at each element names the channel that it belongs to
+
     def features(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
         """What is multiplied with what: (shared axes, summed axis) of both, if nothing else tells labels apart."""
         if len(self.summed) != 1:

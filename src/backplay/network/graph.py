@@ -56,7 +56,7 @@ class Network:
         self._lock = threading.RLock()
 
         self.inputs: tuple[Input, ...] = tuple(n for n in builder.nodes if isinstance(n, Input))
-        self.nodes, self.carrying = played_on(builder, output)  # in the order of the program; those mass can reach
+        self.nodes, self.reached = played_on(builder, output)  # in the order of the program; those mass can reach
         self.consumers = Counter(dict.fromkeys(self.nodes, 0))
         self.consumers.update(operand for node in self.nodes for operand in node.inputs)
         self._largest, self.example_logits = lay_out(self, example, builder)  # elements of a value of one sample

@@ -31,7 +31,10 @@ class LinearMap(ABC):
 
     @property
     def widens(self) -> bool:
-        """Whether operands of any number of channels will do: axis 1 of the weight, `1 - weight.ndim` of theirs."""
+        """Whether more input channels may be appended.
+
+        Weights are then concatenated along their axis 1, operands along their axis `1 - weight.ndim`.
+        """
         return False
 
     @abstractmethod
@@ -272,8 +275,9 @@ class Averaging(LinearMap):
 class Resampling(LinearMap):
     """Separable interpolation: the weight stacks one matrix (out, in) for each of the last dimensions.
 
-    Matrices of unlike sizes share one flat tensor so that powers and signs act on all of them at once; a product of
-    entries of one sign pattern is what `|W|` and powers need, and both respect the product.
+    Matrices of unlike sizes share one flat tensor, so that a power acts on all of them at once. No entry is negative
+    (interpolations with negative ones become `Sparse`), so that `|W|`, `W⁺` and powers of the whole are the products of
+    those of its matrices.
     """
 
     sizes: tuple[tuple[int, int], ...]

@@ -4,6 +4,10 @@ A node says what it computes (`function` on `args`), what mass may move to (`car
 output (`shape`, `layout`, `nonnegative`). It knows nothing of games. Wires, choices and attention have files of their
 own. `forward` is the one interpreter: the network's own pass, deformed passes and passes over a part of the graph
 (`rerun`) all go through it.
+
+Words for where mass goes: `carries` is False for what is detached and for what rests on that alone: no mass may come
+there. The `carriers` of a node are the operands that mass may move on to. Of the two factors of a `Product` those that
+are `carrying` get it. `Network.reached` are all nodes that mass comes to, from the output on, from carrier to carrier.
 """
 
 from __future__ import annotations
@@ -106,7 +110,7 @@ def forward(
 
 
 def rerun(node: Node, changed: Mapping[Node, Any], scope: Scope) -> Any:
-    """The value of a node where some values behind it are changed: only what depends on them is run again."""
+    """The value of a node where some values before it are changed: only what depends on them is run again."""
     values = Overlay(dict(changed), scope)
     for _ in forward(_dependent(node, changed), values):
         pass
@@ -168,7 +172,10 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """How mass moves here, one of the kinds in the specification's table (S3); several classes may share one."""
+        """How mass moves here, one of the kinds in the specification's table (S3); several classes may share one.
+
+        To the kind "oracle" no mass comes, be it for its class, `Oracle`, or for where it stands.
+        """
         return "oracle" if self.in_oracle else self.own_kind
 
     @property
@@ -204,7 +211,8 @@ class Node:
 class Oracle(Node):
     """A value that players know and that never carries mass: softmax weights, indices, whatever is detached.
 
-    Where mass would have to pass one without a kind the network is refused; any other is a constant there (S3d).
+    Where mass would have to pass one without a kind the network is refused; any other is a constant there (S3d). The
+    paper's sign oracle and addition oracle are something else: coins that kernels toss to send mass on.
     """
 
     own_kind = "oracle"
@@ -314,7 +322,7 @@ class Gate(Unary):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Sum(Node):
-    """Addition of two live operands of equal shape (addition oracle)."""
+    """Addition of two live operands of equal shape; mass goes to one by a toss of a coin, the addition oracle."""
 
     own_kind = "sum"
 
@@ -334,7 +342,7 @@ class Norm(Unary):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Product(Node):
-    """A product or quotient of two live tensors of equal shape: what is not `carrying` acts as a scale (S17)."""
+    """A product or quotient of two live tensors of equal shape; a factor not `carrying` acts as a scale (S17)."""
 
     own_kind = "product"
 

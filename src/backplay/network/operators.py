@@ -25,7 +25,7 @@ class Operator:
     planar: bool = False  # pools or resamples maps (B, C, h, w)
     pointwise: bool = False  # each output element is a function of the operands' elements at its own place
     nonnegative: bool = False  # no output is below 0 (S5)
-    weighs: bool = False  # in a product its output is a detached factor (S17), an inverse a divisor (S3c)
+    weighs: bool = False  # in a product its output is the detached factor (S17); so is an inverse (S3c)
     slopeless: bool = False  # a step or an index: its value is known, and never carries mass
     reduces: bool = False  # summarises a sample: what sees values through it alone is a statistic (S3b)
     power: float | None = None  # with which power of its operand's size it grows (S3b)

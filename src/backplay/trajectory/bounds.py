@@ -91,7 +91,7 @@ def cemetery_floor(dead: float, alive: float, delta: float, layers: float = math
 
 @dataclass(frozen=True)
 class LayerFloor:
-    """The same estimates behind one gate, (B,) each, from what was measured there and above it."""
+    """The same estimates once one gate is passed, (B,) each, from what was measured there and above it."""
 
     name: str
     cemetery: Tensor

@@ -89,8 +89,8 @@ def certify(play: Play, states: int = 200, seed: int = 0) -> Certificate:
 
     >>> assert bp.certify(play).ok  # at the tolerance of the play's dtype
 
-    Covered are ReLU, max and linear states, the attention composite (a key, then an input of the V projection behind a
-    random key, as one state), Softplus and SiLU gates (Shannon entropy), GELU and noisy gates (probit regulariser);
+    Covered are ReLU, max and linear states, the attention composite (a key, then from a random key an input of the V
+    projection, as one state), Softplus and SiLU gates (Shannon entropy), GELU and noisy gates (probit regulariser);
     others are skipped and counted. Chance moves (signs, sums, Stopping weights) are no decisions.
     """
     check_play(play, "certify takes a play")

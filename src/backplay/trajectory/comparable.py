@@ -56,7 +56,7 @@ def check_comparable(a: Play, b: Play) -> None:
 def _check_same_indices(a: Play, b: Play) -> None:
     """Wires that read an index or a mask move elements by it: both plays must read the same."""
     for left, right in zip(a.network.nodes, b.network.nodes, strict=True):
-        if left not in a.network.carrying or not isinstance(left, Wire):
+        if left not in a.network.reached or not isinstance(left, Wire):
             continue
         pairs = zip(*([r for r in leaves(n.args) if isinstance(r, Ref)] for n in (left, right)), strict=True)
         for mine, other in pairs:

@@ -70,7 +70,7 @@ def try_sharing(sampled: Sampled, node: Mix, kernel: Sharing) -> Tensor:
 
 
 def try_attention(sampled: Sampled, node: Attention, kernel: ValueRouting) -> Tensor:
-    """Gain at the key choice and, behind one random key of each state, at the input choice (S23).
+    """Gain at the key choice and, from one random key of each state, at the input choice (S23).
 
     With payoffs `log A ṽ` the entropy makes `E log ṽ − KL(π‖A)` of the key choice (eq:attn-value-routing,
     lem:kl-legendre-fenchel).

@@ -169,7 +169,7 @@ class Hellinger(Pictured, Comparison):
 
     @property
     def by_layer(self) -> list[tuple[str, Tensor]]:
-        """For each affine node in the order of the walk, its name and (B,) the prefix `BC` behind it (S31)."""
+        """For each affine node in the order of the walk, its name and (B,) the prefix `BC` once it is passed (S31)."""
         return [(layer.name, layer.bc) for layer in self.growth]
 
     @cached_property
@@ -299,7 +299,7 @@ class Hellinger(Pictured, Comparison):
 
 
 def _compared(plays: TwoPlays) -> tuple[tuple[Ends, Ends, Ends], list[Growth]]:
-    """The ends of both walks and of their overlap, and the overlap behind each layer; a play overlaps with itself."""
+    """The ends of both walks and of their overlap, and the overlap after each layer; a play overlaps with itself."""
     a, b = plays.a, plays.b
     own = [Ends.of(p.passed(WALK), p) for p in (a, b)]
     overlap, curve = prefixes(plays)

@@ -140,7 +140,7 @@ class _Kernels:
 
 def _own_walk(play: Play, kernels: _Kernels) -> KernelPass:
     """One play's own walk; where the play has walked it already, with its result."""
-    play.ready()
+    play.check_can_remake()
     passed = play.passed(WALK) if play.knows(WALK) else Passed.starting(play.start, play.root())
     return KernelPass(play.network, lambda node: kernels.of(play, node), passed, WALK, keep=False)
 

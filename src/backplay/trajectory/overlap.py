@@ -114,7 +114,7 @@ class Surviving:
 
 @dataclass(frozen=True, repr=False)
 class Growth:
-    """The overlap behind one affine node, taken apart, (B,) each (rem:adf-cemetery-floor).
+    """The overlap once one affine node is passed, taken apart, (B,) each (rem:adf-cemetery-floor).
 
     On the way back `cemetery` and `constant` never shrink (eq:cem-recursion) and `ordinary` never grows
     (eq:ord-recursion).
@@ -141,7 +141,7 @@ _PARTS = "bc", "ordinary", "cemetery", "constant"
 
 
 def prefixes(plays: TwoPlays) -> tuple[Passed, list[Growth]]:
-    """The backward pass with the prefix `BC` behind every affine node (lem:bc-chain-rule, lem:bc-monotone, S31)."""
+    """The backward pass with the prefix `BC` after every affine node (lem:bc-chain-rule, lem:bc-monotone, S31)."""
     curve: list[Growth] = []
 
     def watch(node: Node, overlap: OverlapPass) -> None:

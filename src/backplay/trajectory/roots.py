@@ -26,18 +26,20 @@ Rows = tuple[Players, Players]  # of both plays
 
 
 class Root:
-    """The first state of two walks, followed from where they start until all of their overlap stands in `passed`.
+    """Where the overlap of two walks begins; `finish` follows both until all of it stands in `passed`.
 
-    Plays of one target start at its logit. Otherwise the rows of both roots are compared as rows of one state, of
-    weighted logits their mixture (S26b). Wires, scales, gates, sums and maxima only lead on to the neuron under another
-    name, on one way for each operand, so the walk follows them first; rows meet where a neuron chooses among others.
+    If both plays start at the same single logit, it begins at that logit. Otherwise both walks get one common root, and
+    what each play starts from, of weighted logits its distribution over them (S26b), is its *row* there. Wires, scales,
+    gates, sums and maxima only lead on to a neuron under another name (`Kernel.one_each`): they carry both rows on,
+    unmerged, to each operand on a *route* of its own. At the first kernel with a choice among neurons the two rows of a
+    route *meet*: they are compared way by way (`_meeting`). From there geometric kernels carry the overlap.
     """
 
     def __init__(self, a: Play, b: Play) -> None:
         start = a.start
         zeros = torch.zeros(len(a.value), dtype=torch.float64, device=a.value.device)
         self.passed = Passed(counted=Losses.none(len(a.value), a.value.device))
-        self.routes: dict[Node, list[Rows]] = {}  # rows that have not met yet: of each node the routes that stand on it
+        self.routes: dict[Node, list[Rows]] = {}  # rows that have not met yet, by the node that they stand at
         self.behind: list[Node] = []  # the nodes that were left before any rows met: no other mass comes there
         self._places = {node: k for k, node in enumerate(a.network.nodes)}
         roots = [play.root(WALK_DIFFERENCE) for play in (a, b)]
@@ -59,14 +61,14 @@ class Root:
         if not self.passed.masses:
             self.behind.append(node)
         for rows in self.routes.pop(node):
-            if all(kernel.follows for kernel in both):
+            if all(kernel.one_each for kernel in both):
                 self._follow(node, both, rows)
             else:
                 for to, p, q in self._meeting(node, both, rows):
                     self.count(to, p, q)
 
     def _follow(self, node: Node, kernels: tuple[Kernel, Kernel], rows: Rows) -> None:
-        """The rows under their next names, each operand a route of its own; what ends on the way has met."""
+        """Both rows carried on to each operand, on a route of its own; what ends or arrives is compared at once."""
         moved = [k.pull_players(*players) for k, players in zip(kernels, rows, strict=True)]
         for to, one, other in zip(kernels[0].carriers or node.carriers, *moved, strict=True):
             if isinstance(to, Input):
@@ -90,7 +92,7 @@ class Root:
             losses.cemetery = losses.cemetery + mean(p, q)
 
     def waiting(self) -> Tensor:
-        """(B,) the overlap of all routes that have not met yet, each one state so far."""
+        """(B,) the overlap of all rows that have not met yet, each player on each route as one state."""
         total = torch.zeros_like(self.passed.losses.cemetery)
         for node, routes in self.routes.items():
             for pairs in routes:

@@ -92,7 +92,7 @@ class Trajectories(Pictured):
             states = self.states[node.name]
             visits.scatter_add_(1, states.clamp(min=0), (states >= 0).double())
         shares = torch.zeros(value.numel(), dtype=torch.float64, device=value.device)
-        shares[_owners(node, value.shape).to(value.device).flatten()] = visits.flatten() / self.n
+        shares[_elements(node, value.shape).to(value.device).flatten()] = visits.flatten() / self.n
         return shares.view(value.shape)
 
     def check(self, name: str | Node = "input", least: float = 5.0) -> Tensor:
@@ -198,7 +198,7 @@ def draw(drawn: Drawn, root: Tensor, kernel: Callable[[Node], Kernel], seed: int
     """Fill trajectories: they start by `root`, signed by player, and move by the kernels."""
     play, n, device = drawn.play, drawn.n, root.device
     generator = torch.Generator(device=device).manual_seed(seed)
-    places = _owners(play.start, root.shape).to(device).flatten()  # of each sample's elements, one after the other
+    places = _elements(play.start, root.shape).to(device).flatten()  # of each sample's elements, one after the other
     start = places[_first(play.start.layout.rows(root), n, generator)]
     walks = torch.arange(len(start), device=device)
     sampling = SamplingPass(drawn, [(walks, start, root.flatten()[start].sign().long())], kernel, generator)
@@ -236,14 +236,14 @@ def _positions(node: Node, shape: torch.Size) -> Tensor:
     index = torch.arange(shape.numel()).view(shape)
     if node.layout == PLAIN:
         return index % (shape.numel() // shape[0])
-    owners = node.layout.rows(index)
+    elements = node.layout.rows(index)
     flat = torch.empty(shape.numel(), dtype=torch.long)
-    flat[owners.flatten()] = torch.arange(owners.shape[1]).repeat(len(owners))
+    flat[elements.flatten()] = torch.arange(elements.shape[1]).repeat(len(elements))
     return flat.view(shape)
 
 
-def _owners(node: Node, shape: torch.Size) -> Tensor:
-    """(B, elements of a sample) flat index of each element."""
+def _elements(node: Node, shape: torch.Size) -> Tensor:
+    """(B, elements of a sample) which elements of a node's tensor are a sample's, by their flat index in it."""
     return node.layout.rows(torch.arange(shape.numel()).view(shape))
 
 

@@ -61,7 +61,7 @@ class Itinerary:
 
 
 class PassingPass(KernelPass):
-    """Mass of the walks that have fulfilled every condition so far; ends are counted behind the last one."""
+    """Mass of the walks that have fulfilled every condition so far; ends are counted after the last one."""
 
     def __init__(
         self, itinerary: Itinerary, passed: Passed, measure: Measure, keep: bool = True, careful: bool = True
@@ -76,9 +76,9 @@ class PassingPass(KernelPass):
         moved, met = super().move(node, here), self.itinerary.on_the_way(node)
         if not met:
             return moved
-        behind = self.crossed.setdefault(met[-1], {})
+        there = self.crossed.setdefault(met[-1], {})
         for operand, mass in moved:
-            behind[operand] = behind[operand].plus(mass) if operand in behind else mass
+            there[operand] = there[operand].plus(mass) if operand in there else mass
         return ()
 
     def leave(self, node: Node) -> None:
@@ -212,9 +212,9 @@ def _crossing(walk: PassingPass, ahead: Ahead, node: Node) -> Iterator[Mass]:
     for mixing, mass in walk.standing.items():
         if isinstance(mixing, Input) or not ahead.play.kernel(mixing).crosses(node):
             continue
-        kernel, (behind,) = ahead.itinerary.kernel(mixing), ahead.below(mixing)
-        through = kernel.cross(mass.value, walk.measure, behind.value, None if kernel.crossed is node else node)
-        yield Mass(through, mass.exponent + behind.exponent, node.layout)
+        kernel, (below,) = ahead.itinerary.kernel(mixing), ahead.below(mixing)
+        through = kernel.cross(mass.value, walk.measure, below.value, None if kernel.crossed is node else node)
+        yield Mass(through, mass.exponent + below.exponent, node.layout)
 
 
 def _times(mass: Mass, factor: Mass | None) -> Mass:

@@ -1,7 +1,8 @@
 """Gates (S8): with which probability a player goes on, in each game.
 
-Gates `a = z · h(z)` let players continue with probability `h(z)` in both games. Where value and slope part, the
-Stopping Game follows the slope and the Routing Game asks whether there is a value at all.
+Gates `a = z · h(z)`, such as ReLU and GELU, let players go on with probability `h(z)` in both games; Softplus does so
+with its slope. For any other gate the Stopping Game uses the derivative `g`: probability `min(|g|, 1)`, discount
+`max(|g|, 1)`, and the turn goes over where `g < 0`. The Routing Game goes on where the value is not 0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def stopping_slope(node: Gate, scope: Scope, form: Form) -> Tensor:
     """What a gate of the Stopping Game multiplies by, with its sign: probability `min(|g|, 1)`, discount the rest.
 
     Of ReLU 1 where `z > 0` and 0 at a tie (eq:adf-spne-policy), of Softplus its sigmoid (eq:softplus-policy), of GELU
-    the factor `Φ(z)` of `z Φ(z)` (app:gelu-noisy-gate), of others the derivative. The form's scale is left out.
+    the factor `Φ(z)` of `z Φ(z)` (app:gelu-noisy-gate), of other products `z h(z)` their factor too, of all else the
+    derivative. The form's scale is left out.
     """
     z = scope[node.operand]
     if form.name in _PIECEWISE:

@@ -21,7 +21,7 @@ from backplay.network.wires import Wire
 
 
 def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
-    """The affine node behind the values, if only wires lie between."""
+    """The affine node that the values come from, if only wires lie between."""
     path: list[Wire] = []
     while isinstance(value, Wire) and len(value.inputs) == 1 and not value.constants:
         path.append(value)
@@ -32,7 +32,7 @@ def find_projection(value: Node) -> tuple[Affine | None, tuple[Wire, ...]]:
 
 
 def find_scores(weights: Node) -> Scores | None:
-    """The product of two live operands behind a softmax, through masks, biases, scales and wires."""
+    """The product of two live operands that a softmax reads, through masks, biases, scales and wires."""
     softmax = weights
     while not (isinstance(softmax, Oracle) and softmax.facts.softmax):
         softmax = softmax.carriers[0]

@@ -16,14 +16,14 @@ from backplay.network.reading.builder import Builder
 def played_on(builder: Builder, output: Node) -> tuple[list[Node], set[Node]]:
     """The nodes that the output depends on, each with its name, and those among them that mass can reach."""
     nodes = _reachable(builder.nodes, output)
-    carrying = _reached_by_mass(nodes, output, builder)
+    reached = _reached_by_mass(nodes, output, builder)
     for node in nodes:  # a contraction that no mass crosses, such as queries times keys, is computed once
-        if isinstance(node, Halves) and node not in carrying:
+        if isinstance(node, Halves) and node not in reached:
             node.keep(node.inputs[0])
     nodes = _reachable(nodes, output)
     _mark_oracles(nodes, output)
     _name_all(nodes)
-    return nodes, carrying
+    return nodes, reached
 
 
 def _reachable(nodes: list[Node], output: Node) -> list[Node]:
@@ -37,14 +37,14 @@ def _reachable(nodes: list[Node], output: Node) -> list[Node]:
 
 def _reached_by_mass(nodes: list[Node], output: Node, builder: Builder) -> set[Node]:
     """The nodes that mass can reach; each of them must have a kind."""
-    carrying: set[Node] = {output}
+    reached: set[Node] = {output}
     for node in reversed(nodes):
-        if node not in carrying:
+        if node not in reached:
             continue
         if isinstance(node, Oracle):
             raise CaptureError(_no_kind(node, builder))
-        carrying.update(node.carriers)
-    return carrying
+        reached.update(node.carriers)
+    return reached
 
 
 def _mark_oracles(nodes: list[Node], output: Node) -> None:
