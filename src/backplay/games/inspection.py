@@ -7,16 +7,6 @@ from typing import Any
 
 from backplay.games.modes import Modes
 from backplay.network import Network, Node
-from backplay.network.attention import Attention
-from backplay.network.nodes import Affine, Gate, Sum
-
-# the kinds of nodes and the keywords that act there; keywords that are not here hold for the whole game
-_ACTING: dict[type[Node], tuple[str, ...]] = {
-    Affine: ("alpha", "beta", "epsilon", "tau", "bias", "empty_stream"),
-    Attention: ("attention", "attention_risk", "attention_score"),
-    Gate: ("risk", "entropy_bias", "gate", "gate_noise", "softplus"),
-    Sum: ("residual",),
-}
 
 
 @dataclass(frozen=True)
@@ -50,10 +40,9 @@ def inspect(modes: Modes, network: Network) -> Inspection:
     return Inspection(_inspected(node, modes, node in network.reached) for node in network.nodes)
 
 
-def _inspected(node: Node, modes: Modes, carries: bool) -> Inspected:
+def _inspected(node: Node, modes: Modes, reached: bool) -> Inspected:
     here, defaults = modes.at(node), {f.name: f.default for f in fields(modes)}
-    acting = [name for kind, names in _ACTING.items() if isinstance(node, kind) and carries for name in names]
-    found = {name: getattr(here, name) for name in acting if name in defaults}
+    found = {name: getattr(here, name) for name in (modes.acting(node) if reached else ())}
     return Inspected(
         node.name, node.kind, node.shape, found, tuple(name for name in found if found[name] != defaults[name])
     )

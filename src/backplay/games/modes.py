@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 from backplay.errors import KeywordError, suggestion
 from backplay.keywords import ByLayer, Choice, Keyword, Number
 from backplay.network import Network, Node
+from backplay.network.attention import Attention
+from backplay.network.nodes import Affine, Gate, Sum
 from backplay.network.patterns import check_patterns, fitting
 
 
@@ -46,24 +48,27 @@ class Layers(Mapping[str, Mapping[str, Any]]):
         return {pattern: dict(inner) for pattern, inner in self._keywords.items()}
 
 
-def keyword(accepts: Number | Choice, whole: bool = False) -> Any:
-    """A field of the modes that says what it accepts; `whole`: it speaks of the game as a whole, not of layers."""
-    return field(default=accepts.default, metadata={"accepts": accepts, "whole": whole})
+def keyword(accepts: Number | Choice, at: type[Node] | None) -> Any:
+    """A field of the modes: what it accepts, and at which kind of node it acts.
+
+    None: it speaks of the game as a whole, and not of layers.
+    """
+    return field(default=accepts.default, metadata={"accepts": accepts, "at": at})
 
 
 @dataclass(frozen=True)
 class Modes:
     """Keywords that both games have."""
 
-    risk: float = keyword(Number(0.0, note="λ, negative is averse; idle while input_variance is 0"))
+    risk: float = keyword(Number(0.0, note="λ, negative is averse; idle while input_variance is 0"), at=Gate)
     input_variance: float = keyword(
-        Number(0.0, 0, note="σ², noise on every input element that risk is measured under"), whole=True
+        Number(0.0, 0, note="σ², noise on every input element that risk is measured under"), at=None
     )
-    entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent, lowers what gates with an even fan-in show"))
+    entropy_bias: float = keyword(Number(0.0, 0, note="λ_ent, lowers what gates with an even fan-in show"), at=Gate)
     gate: Literal["exact", "noisy"] = keyword(
-        Choice("exact", ("exact", "noisy"), note="of ReLU; other gates stay as they are")
+        Choice("exact", ("exact", "noisy"), note="of ReLU; other gates stay as they are"), at=Gate
     )
-    gate_noise: float = keyword(Number(1.0, 0, strict=True, note='idle unless gate="noisy"'))
+    gate_noise: float = keyword(Number(1.0, 0, strict=True, note='idle unless gate="noisy"'), at=Gate)
     layers: Layers | None = None  # keywords that hold in some modules instead
 
     # a keyword that has no effect while another has some value: (that keyword, that value)
@@ -79,9 +84,15 @@ class Modes:
     def accepts(cls) -> dict[str, Keyword]:
         """What each keyword may be."""
         own = {f.name: f for f in fields(cls) if f.name != "layers"}
-        within = {name: f.metadata["accepts"] for name, f in own.items() if not f.metadata["whole"]}
+        within = {name: f.metadata["accepts"] for name, f in own.items() if f.metadata["at"] is not None}
         by_layer = ByLayer(within, tuple(name for name in (*own, "layers") if name not in within))
         return {name: f.metadata["accepts"] for name, f in own.items()} | {"layers": by_layer}
+
+    @classmethod
+    def acting(cls, node: Node) -> list[str]:
+        """The keywords that act at a node of this kind, those of more general kinds first."""
+        own = [f for f in fields(cls) if f.name != "layers"]
+        return [f.name for kind in reversed(type(node).__mro__) for f in own if f.metadata["at"] is kind]
 
     # ---------------------------------------------------------------- by layer
 
@@ -148,11 +159,11 @@ class Modes:
 class StoppingModes(Modes):
     """Keywords of the Stopping Game."""
 
-    softplus: float | None = keyword(Number(None, 0, strict=True, note="θ, ReLUs become Softplus(θ)"))
+    softplus: float | None = keyword(Number(None, 0, strict=True, note="θ, ReLUs become Softplus(θ)"), at=Gate)
     residual: Literal["uniform", "proportional"] = keyword(
-        Choice("uniform", ("uniform", "proportional"), note="how a sum splits the walk; the gradient stays")
+        Choice("uniform", ("uniform", "proportional"), note="how a sum splits the walk; the gradient stays"), at=Sum
     )
-    multiply_by_input: bool = keyword(Choice(False, (False, True), note="the map times the input"), whole=True)
+    multiply_by_input: bool = keyword(Choice(False, (False, True), note="the map times the input"), at=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,29 +178,32 @@ class StoppingModes(Modes):
 class RoutingModes(Modes):
     """Keywords of the Routing Game."""
 
-    alpha: float = keyword(Number(2.0, 0, note="discount of the positive stream"))
-    beta: float = keyword(Number(1.0, 0, note="discount of the negative stream"))
-    epsilon: float = keyword(Number(0.5, 0, note="ε, the outside option, which leads to †"))
-    tau: float = keyword(Number(1.0, 0, strict=True, note="temperature of the policies"))
-    attention_risk: float = keyword(Number(0.0, note="λ_sm, negative is averse; idle while input_variance is 0"))
+    alpha: float = keyword(Number(2.0, 0, note="discount of the positive stream"), at=Affine)
+    beta: float = keyword(Number(1.0, 0, note="discount of the negative stream"), at=Affine)
+    epsilon: float = keyword(Number(0.5, 0, note="ε, the outside option, which leads to †"), at=Affine)
+    tau: float = keyword(Number(1.0, 0, strict=True, note="temperature of the policies"), at=Affine)
+    attention_risk: float = keyword(
+        Number(0.0, note="λ_sm, negative is averse; idle while input_variance is 0"), at=Attention
+    )
     attention_score: Literal["key", "relative", "logit"] = keyword(
-        Choice("key", ("key", "relative", "logit"), note="how the uncertainty of a key is measured")
+        Choice("key", ("key", "relative", "logit"), note="how the uncertainty of a key is measured"), at=Attention
     )
     residual: Literal["uniform", "proportional"] = keyword(
-        Choice("uniform", ("uniform", "proportional"), note="how a sum splits the mass among its operands")
+        Choice("uniform", ("uniform", "proportional"), note="how a sum splits the mass among its operands"), at=Sum
     )
     bias: Literal["ignore", "absorb"] = keyword(
-        Choice("ignore", ("ignore", "absorb"), note="whether biases take their share of the mass to †")
+        Choice("ignore", ("ignore", "absorb"), note="whether biases take their share of the mass to †"), at=Affine
     )
     empty_stream: Literal["cemetery", "reroute"] = keyword(
-        Choice("cemetery", ("cemetery", "reroute"), note="where mass of a stream without contributions goes")
+        Choice("cemetery", ("cemetery", "reroute"), note="where mass of a stream without contributions goes"), at=Affine
     )
     attention: Literal["value", "gradient"] = keyword(
-        Choice("value", ("value", "gradient"), note="mass goes through the values, or by gradient times input")
+        Choice("value", ("value", "gradient"), note="mass goes through the values, or by gradient times input"),
+        at=Attention,
     )
-    tau_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is tempered too"), whole=True)
-    risk_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is averse too"), whole=True)
-    output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one"), note="unit of the map"), whole=True)
+    tau_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is tempered too"), at=None)
+    risk_forward: bool = keyword(Choice(False, (False, True), note="the forward pass is averse too"), at=None)
+    output: Literal["logit", "one"] = keyword(Choice("logit", ("logit", "one"), note="unit of the map"), at=None)
 
     idle: ClassVar[dict[str, tuple[str, str]]] = Modes.idle | {
         "attention_risk": ("attention", "gradient"),
