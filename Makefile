@@ -32,8 +32,12 @@ help:
 demo: $(VENV)/.demo
 	$(PY) -m backplay demo --out $(OUT)
 
+# glibc hands blocks of 32 MB and more back at once, and the next one is cleared anew: up to a quarter of a large test.
+# Here it keeps up to four gigabytes; tests give back what they leave behind (tests/conftest.py).
+KEEPING := MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=4294967296
+
 # Two processes with one thread each. One that dies fails the run at once: a new one in its place may wait for ever.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0 --durations 15
+PYTEST := OMP_NUM_THREADS=1 $(KEEPING) $(PY) -m pytest -n 2 --dist worksteal --max-worker-restart 0 --durations 15
 
 TYPES := $(PY) -m pyright --pythonpath $(PY)
 
