@@ -59,6 +59,9 @@ def images(n: int, split: Split = "test", seed: int = 0, *, spurious: Spurious =
 
     `spurious=False` shows no cue; `True` the cue of the label; `"random"` the cue of a class drawn by lot in half of
     the pictures, none in the other half; `"wrong"` the cue of another class. Nothing else in the pictures changes.
+
+    `x` is normalised as the networks take it: colours in [0, 1], less 0.5, over 0.25, in each channel. `picture(x)`
+    gives the colours back.
     """
     _check(n, split, seed, spurious, start)
     chunks = np.array_split(np.arange(start, start + n), -(-n // CHUNK))
