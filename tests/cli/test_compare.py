@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 import backplay as bp
@@ -84,7 +85,43 @@ def test_two_files_of_weights(capsys, networks, image, weights, tmp_path):
         checked(report, bp.hellinger(*plays))
         assert os.path.basename(report["figure"]) == "first-vs-second-rg-target=cat.png"
     code, printed, _ = run(capsys, *call, *options)
-    assert code == 0 and printed.startswith(f"rg: H {report['distance']:.4f}, given survival {report['surviving']:.4f}")
+    told = f"rg (Routing Game, epsilon=0.5): H {report['distance']:.4f}, given survival {report['surviving']:.4f}"
+    assert code == 0 and printed.startswith(told)
+
+
+@pytest.mark.parametrize(
+    "given, said, modes, heading",
+    [
+        ((), "rg (Routing Game, epsilon=0.5): H ", {"epsilon": 0.5}, "Routing Game, ε = 0.5: H = "),
+        (("--epsilon", "0"), "rg (Routing Game, epsilon=0): H ", {"epsilon": 0.0}, "Routing Game, ε = 0: H = "),
+        (
+            ("--tau", "0.7"),
+            "rg (Routing Game, epsilon=0.5, tau=0.7): H ",
+            {"epsilon": 0.5, "tau": 0.7},
+            "Routing Game, ε = 0.5, τ = 0.7: H = ",
+        ),
+        (("--method", "sg"), "sg (Stopping Game): H ", {}, "Stopping Game: H = "),
+        (
+            ("--method", "rg-vgg-localise"),
+            "rg-vgg-localise (Routing Game, risk=-1, input_variance=10, epsilon=0.5): H ",
+            {"risk": -1.0, "input_variance": 10.0, "epsilon": 0.5},
+            "Routing Game, λ = −1, σ² = 10, ε = 0.5: H = ",
+        ),
+    ],
+)
+def test_the_game_is_named(capsys, networks, image, other, tmp_path, monkeypatch, given, said, modes, heading):
+    """With its ε, also where that is the default, and every other mode: in the line, in JSON and over the figure."""
+    drawn = []
+    saved = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), saved(self, *a, **k))[1])
+    call = ("compare", image, other, "--model", f"{networks}:small", *given, "-o", tmp_path / "o")
+    code, printed, _ = run(capsys, *call)
+    assert code == 0 and printed.startswith(said)
+    assert [text.get_text() for text in drawn[0].texts if text.get_text().startswith(heading)]
+    for _ in range(2):  # the second one is read from the record
+        (report,) = json.loads(run(capsys, *call, "--json")[1])["distances"]
+        assert report["game"] == heading.partition(" Game")[0] + " Game"
+        assert {name: pytest.approx(value) for name, value in report["modes"].items()} == modes
 
 
 def test_the_same_again_is_read_from_the_record(capsys, networks, image, other, tmp_path, monkeypatch):
@@ -99,9 +136,9 @@ def test_compare_refuses(capsys, networks, image, other, weights, tmp_path):
         given = ("--model", f"{networks}:small", "-o", tmp_path / "o")
         fails(capsys, "compare", *arguments, *given, words=words, code=code)
 
-    refuses(image, words=("1 photographs and 0 files of weights", "--weights twice"))
-    refuses(image, other, image, words=("3 photographs",))
-    refuses(image, "--weights", weights[0], words=("1 files of weights",))
+    refuses(image, words=("1 photograph and no files of weights", "--weights twice"))
+    refuses(image, other, image, words=("3 photographs and no files",))
+    refuses(image, "--weights", weights[0], words=("1 photograph and 1 file of weights",))
     refuses(*weights, words=("files of weights", "--image"))
     refuses(*weights, "--image", image, "--weights", weights[0], words=("given twice",))
     refuses(image, other, "--image", image, words=("--image",))
@@ -110,6 +147,7 @@ def test_compare_refuses(capsys, networks, image, other, weights, tmp_path):
     refuses(image, other, "--method", "gradcam", words=("compare plays games", "gradcam"))
     refuses(image, other, "--method", "sg", "--tau", "0.5", words=("--tau", "sg has no such parameter"))
     refuses(image, other, "--target", "9", words=("classes 0 to 4",))
+    refuses(image, other, "--target", "fox", words=("no such class: there are ant, bee, cat, dog, elk;",))
     refuses(image, other, "--tau", "0", words=("tau=0.0",))
     refuses(weights[0], tmp_path / "no.pth", "--image", image, words=("no.pth", "does not exist"))
     assert not (tmp_path / "o").exists()

@@ -44,8 +44,13 @@ class Column:
     def title(self) -> str:
         """Over a map: `RG, τ = 0.5`."""
         shown = bp.methods()[self.method].title if self.asked == self.method else self.asked
-        parts = [f"{_SYMBOLS.get(k, k)} = {_typeset(v)}" for k, v in self.given.items()]
-        return ", ".join([shown, *parts])
+        return ", ".join([shown, *typeset(self.given)])
+
+    @property
+    def modes(self) -> dict[str, Any]:
+        """Of a game: its ε, and what else is not as it is by default."""
+        known, values = bp.methods()[self.method].params, {**self.params, **self.given}
+        return {k: v for k, v in values.items() if k == "epsilon" or k not in known or v != known[k].default}
 
     @property
     def preset(self) -> bp.Preset | None:
@@ -61,6 +66,11 @@ def words(value: Any) -> str:
     if isinstance(value, (bool, Mapping)):
         return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def typeset(params: Mapping[str, Any]) -> list[str]:
+    """Parameters as a picture has them: `τ = 0.5`."""
+    return [f"{_SYMBOLS.get(k, k)} = {_typeset(v)}" for k, v in params.items()]
 
 
 def _typeset(value: Any) -> str:

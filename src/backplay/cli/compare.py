@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -16,7 +16,7 @@ import backplay as bp
 from backplay import models
 from backplay.cli import columns
 from backplay.cli.bar import Bar
-from backplay.cli.columns import GAMES, Column, file_name
+from backplay.cli.columns import GAMES, Column, file_name, typeset, words
 from backplay.cli.explain import SPELLED, MethodCommand, keywords_of
 from backplay.cli.explaining import check_classes, class_number
 from backplay.cli.options import (
@@ -33,6 +33,10 @@ from backplay.cli.output import check_folder, check_pictures, print_json, whole
 from backplay.cli.runs import Item, RunFolder, digest_of, settings_of
 from backplay.errors import InputError, KeywordError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GAMES = {"sg": "Stopping Game", "rg": "Routing Game"}
 WEIGHTS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 
 
@@ -59,6 +63,7 @@ class Side:
     "distance H between the walks, H_surv between those that arrive, and a map of where they differ.\n\n"
     "A and B are two photographs; or two files of weights, with --image PHOTOGRAPH; or give one photograph and "
     "--weights twice. Both are asked about one class: --target, or what the network says to A.",
+    epilog="\b\nExample: backplay compare a.jpg b.jpg --model zoo:vgg --epsilon 0 -o maps",
 )
 @click.argument("sides", nargs=-1, required=True, metavar="A [B]", type=click.Path(path_type=Path))
 @model_option()
@@ -130,9 +135,10 @@ def read_sides(sides: Sequence[Path], weights: Sequence[str], image: Path | None
         return Side(sides[0], own), Side(sides[1], own)
     if len(sides) == 1 and len(weights) == 2:
         return Side(sides[0], weights[0]), Side(sides[0], weights[1])
+    photographs = f"{len(sides)} photograph{'' if len(sides) == 1 else 's'}"
+    files = f"{len(weights) or 'no'} file{'' if len(weights) == 1 else 's'} of weights"
     raise InputError(
-        f"{len(sides)} photographs and {len(weights)} files of weights were given; compare takes two photographs, or "
-        "one photograph and --weights twice."
+        f"given were {photographs} and {files}; compare takes two photographs, or one photograph and --weights twice."
     )
 
 
@@ -147,8 +153,9 @@ def _compared(
     key = f"{column.name}: {a.photograph.resolve()} {a.weights} | {b.photograph.resolve()} {b.weights}"
     item = Item(key, f"{a.name(b)}-vs-{b.name(a)}")
     digest = f"{digest_of(a.photograph)} {digest_of(b.photograph)}"
+    played = {"game": _GAMES[column.method], "modes": column.modes}
     if run.is_done(item, digest):
-        return run.report(item)
+        return {**run.report(item), **played}
     loaded = models.load(model, a.weights)
     xs = [loaded.photograph(side.photograph)[None] for side in (a, b)]
     other = loaded if a.weights == b.weights else models.load(model, b.weights)
@@ -160,6 +167,7 @@ def _compared(
         "a": {"image": str(a.photograph), "weights": a.weights, "value": float(h.a.value[0])},
         "b": {"image": str(b.photograph), "weights": b.weights, "value": float(h.b.value[0])},
         "method": column.name,
+        **played,
         "class": loaded.class_name(chosen),
         "target": chosen,
         "distance": float(h.distance[0]),
@@ -172,7 +180,7 @@ def _compared(
         "numbers": str(numbers),
     }
     with whole(figure) as path:
-        bp.view.distance(h, model=loaded, width=5.0).savefig(path, format="png", dpi=144)
+        _drawn(h, loaded, column).savefig(path, format="png", dpi=144)
     with whole(numbers) as path, path.open("wb") as file:
         np.savez(file, disagreement=h.map()[0].numpy(), fraction=h.map("fraction")[0].numpy())
     run.done(item, digest, report)
@@ -196,10 +204,26 @@ def _distance(
     return bp.hellinger(first, second), chosen
 
 
+def _drawn(h: bp.Hellinger, loaded: models.Loaded, column: Column) -> Figure:
+    """The figure of a distance, which game and modes it is of in its heading."""
+    from backplay.view.canvas import fitted
+
+    figure = bp.view.distance(h, model=loaded, width=5.0)
+    heading = next(text for text in figure.texts if text.get_text().startswith("H = "))
+    game = ", ".join([_GAMES[column.method], *typeset(column.modes)])
+    said = f"{game}: {heading.get_text()}"
+    text, size = fitted(said, 4.9, float(heading.get_fontsize()), 1)
+    heading.set_text(text)
+    heading.set_fontsize(size)
+    return figure
+
+
 def _line(report: dict[str, Any]) -> str:
     surviving = report["surviving"]
     given = "unknown: no walk arrives" if surviving is None or surviving != surviving else f"{surviving:.4f}"
+    game = ", ".join([report["game"], *(f"{name}={words(value)}" for name, value in report["modes"].items())])
     return (
-        f"{report['method']}: H {report['distance']:.4f}, given survival {given}; class {report['class']} "
-        f"({report['target']}), values {report['a']['value']:.4g} and {report['b']['value']:.4g}; {report['figure']}"
+        f"{report['method'].split()[0]} ({game}): H {report['distance']:.4f}, given survival {given}; "
+        f"class {report['class']} ({report['target']}), values {report['a']['value']:.4g} and "
+        f"{report['b']['value']:.4g}; {report['figure']}"
     )

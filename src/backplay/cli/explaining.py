@@ -25,6 +25,7 @@ from backplay.network.arguments import Arguments
 from backplay.network.capture import TOLERANCE
 from backplay.network.captures import Captures
 
+_NAMED = 20  # classes that an error names
 MOST = 8  # photographs at once: a line tells of each as it is done
 
 
@@ -222,7 +223,8 @@ def class_number(option: str, text: str, loaded: models.Loaded) -> int:
     found = [k for k, name in enumerate(loaded.classes) if name.casefold() == text.casefold()]
     if not found:
         hint = suggestion(text, loaded.classes)
-        raise InputError(f"{option} {text}: the model has no such class{hint}; give its name or number.")
+        known = f": there are {', '.join(loaded.classes)}" if len(loaded.classes) <= _NAMED else ""
+        raise InputError(f"{option} {text}: the model has no such class{hint}{known}; give its name or number.")
     if len(found) > 1:  # ImageNet has two cranes
         raise InputError(f"{option} {text}: classes {', '.join(map(str, found))} have this name; give a number.")
     return found[0]
