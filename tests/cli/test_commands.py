@@ -16,6 +16,7 @@ import backplay as bp
 from backplay import models
 from backplay.cli import main
 from backplay.cli.program import COMMANDS
+from backplay.models.sources import Source
 from commands import fails, run
 
 # ---------------------------------------------------------------- inspect, models, methods, demo
@@ -122,6 +123,7 @@ def test_methods(capsys):
     named = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     assert code == 0 and named == list(found) and "--gate-noise" not in out
     assert "rg-vit-localise       for vit: localisation\n" in out
+    assert "  gradcam               GCAM      Grad-CAM: each channel" in out, "the title that stands over maps"
 
 
 def test_one_method_in_full(capsys):
@@ -249,6 +251,30 @@ def test_help(capsys):
         assert code == 0 and "Usage: backplay" in out and err == "", name
 
 
+@pytest.mark.parametrize("name", ["explain", "compare"])
+def test_help_in_groups(capsys, name):
+    """What is asked, what is written, and the parameters of the methods that the line names; an example ends it."""
+    code, out, _ = run(capsys, name, "--method", "sg", "--help")
+    parts = ("\nGeneral:\n  --model ", "\nOutput:\n", "\nParameters of sg:\n", "\n  Example: backplay ")
+    places = [out.find(part) for part in parts]
+    assert code == 0 and -1 not in places and places == sorted(places)
+    assert places[1] < out.find("  -o, --out") < places[2] < out.find("  --softplus") < places[3]
+    assert "--tau" not in out and out.count("--help") == 1
+    assert "--target CLASS" in out[places[0] : places[1]] and "--json" in out[places[1] : places[2]]
+
+
+def test_libraries_and_their_extras(capsys, monkeypatch):
+    """`backplay models` names the extra that the error names."""
+    monkeypatch.setattr(Source, "version", None)
+    code, out, _ = run(capsys, "models")
+    missing = [line.strip() for line in out.splitlines() if "is not installed" in line]
+    assert code == 0 and missing == [
+        "torchvision is not installed: pip install 'backplay[vision]'",
+        "timm is not installed: pip install 'backplay[models]'",
+        "transformers is not installed: pip install 'backplay[models]'",
+    ]
+
+
 def test_version(capsys):
     assert run(capsys, "--version") == (0, f"backplay {bp.__version__}\n", "")
     for given in (["--version", "--json"], ["--json", "--version"]):
@@ -339,7 +365,7 @@ def test_a_model_that_fails_is_one_line(networks, image, tmp_path):
     command = [sys.executable, "-m", "backplay", "explain", image, *options]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "Sequential itself fails on input (2, 3, 16, 16)" in done.stderr
+    assert done.stderr.count("\n") == 1 and "Sequential itself fails on input (1, 3, 16, 16)" in done.stderr
 
 
 @pytest.mark.slow

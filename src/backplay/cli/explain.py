@@ -29,7 +29,7 @@ _PARAMETER = "parameter_"  # before the names of methods' own parameters, which 
 class MethodCommand(click.Command):
     """A command with every parameter of every method as an option; its help shows those of the methods that it names.
 
-    The options are read from the registry, so that a new method brings its own.
+    The options are read from the registry, so that a new method brings its own. The help has them in three groups.
     """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -40,8 +40,22 @@ class MethodCommand(click.Command):
         ctx.meta[_ASKED] = _asked(args)
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = f"Parameters of {', '.join(ctx.meta.get(_ASKED, ('rg',)))}"
+        groups: dict[str, list[tuple[str, str]]] = {"General": [], "Output": [], own: []}
+        for option in (param for param in self.get_params(ctx) if isinstance(param, click.Option)):
+            of_method = (option.name or "").startswith(_PARAMETER)
+            group = own if of_method else "Output" if _OUTPUT & set(option.opts) else "General"
+            record = option.get_help_record(ctx)  # None where it is hidden
+            groups[group] += [] if record is None else [record]
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
 
 _ASKED = "backplay.methods"
+_OUTPUT = {"--share", "--out", "--json", "--help"}
 SPELLED: dict[str, Any] = {"token_normalize_func": lambda option: option.replace("_", "-")}  # --gate_noise too
 
 
@@ -88,6 +102,7 @@ def keywords_of(given: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     "parameter goes to those methods that know it. `backplay methods NAME` tells a method's parameters; below are "
     "those of the methods that --method names here. The same call again goes on where an earlier one ended; files "
     "of other runs are never written over.",
+    epilog="\b\nExample: backplay explain cat.jpg --model zoo:vgg --method rg,gradcam -o maps",
 )
 @click.argument("photographs", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
 @model_option()

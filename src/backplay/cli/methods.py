@@ -80,13 +80,14 @@ def _captured(name: str) -> bp.Network:
 
 
 def _short(found: list[dict[str, Any]], presets: list[dict[str, Any]]) -> list[str]:
-    """A line each, family by family; then the presets."""
+    """A line each, family by family: its name, as it stands over maps, what it is; then the presets."""
     width = max(len(entry["name"]) for entry in [*found, *presets])
+    titles = max(len(entry["title"]) for entry in found)
     lines: list[str] = []
     for family in dict.fromkeys(entry["family"] for entry in found):
         lines += [*([""] if lines else []), f"{family}:"]
         lines += [
-            f"  {e['name']:{width}}  {e['about'].rstrip('.') or e['title']}{_fits(e)}"
+            f"  {e['name']:{width}}  {e['title']:{titles}}  {e['about'].rstrip('.')}".rstrip() + _fits(e)
             for e in found
             if e["family"] == family
         ]

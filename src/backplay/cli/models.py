@@ -42,7 +42,8 @@ def describe(source: Source) -> dict[str, Any]:
 
 def _state(entry: dict[str, Any]) -> str:
     if not entry["installed"]:
-        return f"{entry['library']} is not installed: pip install 'backplay[models]'"
+        extra = "vision" if entry["library"] == "torchvision" else "models"  # as the error says that needs it
+        return f"{entry['library']} is not installed: pip install 'backplay[{extra}]'"
     names = entry["names"] or []
     listed = ", ".join(names) if len(names) < 10 else f"{len(names)} names, {names[0]} to {names[-1]}"
     library = f"{entry['library']} {entry['version']}" if entry["library"] else ""
