@@ -27,6 +27,7 @@ class Arguments(Mapping[Key, Any]):
     explained: tuple[Key, ...]
     names: dict[Key, str]  # of forward's parameters
     form: type  # what the caller gave: Tensor, tuple or dict
+    said: str = ""  # what `described` says of an example that was made of the caller's own
 
     def __getitem__(self, key: Key) -> Any:
         return self.entries[key]
@@ -60,6 +61,14 @@ class Arguments(Mapping[Key, Any]):
     def label(self, key: Key) -> str:
         """What an explained input is called: by its parameter where there are several."""
         return "input" if len(self.explained) == 1 else self.names[key]
+
+    def described(self) -> str:
+        """The caller's tensors with their shapes, for messages: `input (2, 3, 8, 8) torch.float32`."""
+        if self.said:
+            return self.said
+        named = {k: self.label(k) if k == 0 else self.names[k] for k in self}
+        tensors = {named[k]: v for k, v in self.items() if isinstance(v, Tensor)}
+        return ", ".join(f"{name} {tuple(value.shape)} {value.dtype}" for name, value in tensors.items())
 
     def with_values(self, values: Mapping[Key, Any]) -> Arguments:
         """The same call with some values replaced."""
@@ -196,8 +205,12 @@ def check_tensor(x: Any, name: str = "input") -> None:
             f"the {name} must be of floating point (float32 or float64, or half precision where the model is), got "
             f"{x.dtype}; give token ids as embeddings ({{'inputs_embeds': …}})."
         )
-    if x.ndim < 2 or x.shape[0] == 0:
-        raise InputError(f"the {name} needs a batch dimension and at least one sample, got shape {tuple(x.shape)}.")
+    if x.ndim < 2:
+        raise InputError(
+            f"the {name} needs a batch dimension, got shape {tuple(x.shape)}; give x[None] for a single sample."
+        )
+    if x.shape[0] == 0:
+        raise InputError(f"the {name} needs at least one sample in its batch, got shape {tuple(x.shape)}.")
 
 
 def _floating(value: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -27,6 +28,7 @@ from backplay.network.precision import precision_of
 from backplay.network.reading.calls import functional
 from backplay.network.reading.program import read_program
 from backplay.network.running import EXPORTING
+from backplay.network.trial import check_runs
 
 TOLERANCE = 1e-4  # of the replayed program beside the model, relative to the size of the logits
 _warned: WeakSet[nn.Module] = WeakSet()  # each model once, however many shapes of it are captured
@@ -45,12 +47,26 @@ def capture(model: Model, example: Inputs, additional_forward_args: Any = None) 
     given = read_arguments(module, example, additional_forward_args)
     given = given.played_in(precision_of(module.parameters(), given.x.dtype))
     with EXPORTING, tidied(), torch.random.fork_rng(_devices(module)):
+        example = _pairs_of_samples(given, fixed=True)
+        found = _attempted(module, example)
+        if isinstance(found, CaptureError) and given.batch == 1 and any(map(_is_single, given.fixed.values())):
+            example = _pairs_of_samples(given, fixed=False)
+            found = _attempted(module, example)
+        if isinstance(found, Network):
+            return found
         try:
-            return _compared(module, _pairs_of_samples(given, fixed=True))
-        except CaptureError:
-            if given.batch > 1 or not any(_is_single(v) for v in given.fixed.values()):
-                raise
-        return _compared(module, _pairs_of_samples(given, fixed=False))
+            check_runs(module, given, example)
+            raise found
+        finally:
+            del found  # whose traceback holds this very frame
+
+
+def _attempted(model: nn.Module, example: Arguments) -> Network | CaptureError:
+    """The network of a model on an example, or why there is none."""
+    try:
+        return _compared(model, example)
+    except CaptureError as error:
+        return error
 
 
 def _compared(model: nn.Module, arguments: Arguments) -> Network:
@@ -116,7 +132,7 @@ def _pairs_of_samples(given: Arguments, fixed: bool) -> Arguments:
         twice = single and (key in given.explained or (fixed and _is_single(value)))
         return torch.cat([value.detach(), value.detach()]) if twice else value.detach().clone()
 
-    return given.with_values({k: double(k, v) for k, v in given.items()})
+    return replace(given.with_values({k: double(k, v) for k, v in given.items()}), said=given.described())
 
 
 def _is_single(value: Any) -> bool:

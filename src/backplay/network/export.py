@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from backplay.entry import without_gradients
 from backplay.errors import CaptureError, first_line
 from backplay.network.arguments import Arguments
-from backplay.network.precision import HALF, in_single, is_half, precision_of
+from backplay.network.precision import HALF, precision_of
 from backplay.network.running import evaluation, experts_by_token, logits_of
 from backplay.network.silence import silence
 
@@ -63,7 +63,7 @@ def export(model: nn.Module, arguments: Arguments) -> ExportedProgram:
             fixed = "specialized it to be a constant" in str(error)
             program = _from_bytecode(wrapped, inputs, shapes) if fixed else None
             if program is None:
-                raise CaptureError(_export_failure(wrapped, arguments, error)) from error
+                raise CaptureError(_export_failure(model, arguments, error)) from error
             return program
 
 
@@ -75,20 +75,9 @@ def _from_bytecode(wrapped: _Logits, inputs: tuple[Any, ...], shapes: dict[str, 
         return None
 
 
-def _export_failure(wrapped: _Logits, arguments: Arguments, error: Exception) -> str:
-    """One sentence: is it the input that does not fit, or the model that cannot be followed?"""
-    given = ", ".join(
-        f"{arguments.label(k) if k == 0 else arguments.names[k]} {tuple(v.shape)} {v.dtype}"
-        for k, v in arguments.items()
-        if isinstance(v, Tensor)
-    )
-    name = type(wrapped.model).__name__
-    half = any(is_half(tensor) for tensor in wrapped.parameters())
-    try:
-        with in_single(half):
-            wrapped(*arguments.values())
-    except Exception as own:
-        return f"{name} itself fails on {given}: {first_line(own)}\nGive it an input that its forward accepts."
+def _export_failure(model: nn.Module, arguments: Arguments, error: Exception) -> str:
+    """One sentence on why the model cannot be followed."""
+    name, given = type(model).__name__, arguments.described()
     if "onstraints violated" in str(error):
         return (
             f"torch.export cannot follow {name} on {given} for every batch size: it fixes the number of samples.\n"

@@ -18,12 +18,12 @@ from backplay.errors import CaptureError, InputError, InputTypeError, suggestion
 from backplay.network.arguments import Arguments, read_arguments
 from backplay.network.choices import Max
 from backplay.network.nodes import Input, Node, Ref, forward
-from backplay.network.precision import SingleScope, in_single, is_half, precision_of
+from backplay.network.precision import SingleScope, is_half, precision_of
 from backplay.network.reading.builder import Builder
 from backplay.network.reading.calls import Constants
 from backplay.network.reading.layouts import lay_out
 from backplay.network.reading.reach import played_on
-from backplay.network.running import EXPORTING, evaluation, logits_of, own_name, with_copied_buffers
+from backplay.network.running import EXPORTING, answer, own_name
 from backplay.network.signature import Signature, substitute
 from backplay.network.weights import Snapshot, Weights, refuse_nonfinite
 
@@ -252,17 +252,7 @@ class Network:
 
     def model_logits(self, inputs: Mapping[Any, Any]) -> Tensor:
         """What the model itself computes, in eval mode; half precision is evaluated in float32 (S38)."""
-        # a forward pass may change its input in place
-        inputs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in inputs.items()}
-        args = [v for k, v in inputs.items() if isinstance(k, int)]
-        with (
-            EXPORTING,
-            evaluation(self.model),
-            in_single(self._is_half()),
-            with_copied_buffers(self.model, self._changing),
-        ):
-            out = self.model(*args, **{k: v for k, v in inputs.items() if isinstance(k, str)})
-        return logits_of(out)
+        return answer(self.model, inputs, self._is_half(), self._changing)
 
     # ---------------------------------------------------------------- names
 

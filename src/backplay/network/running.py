@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backplay.errors import CaptureError
+from backplay.network.precision import in_single
 
 _EXPERTS, _GROUPED = "_experts_implementation", "grouped_mm"
 
@@ -77,11 +78,22 @@ def experts_by_token(model: nn.Module, instead_of: str | None = None) -> Generat
             setattr(config, _EXPERTS, choice)
 
 
+def answer(model: nn.Module, inputs: Mapping[Any, Any], half: bool, buffers: list[str]) -> Tensor:
+    """What a model itself computes, in eval mode; half precision is evaluated in float32 (S38).
+
+    `buffers` are those that its forward pass may change. It may change its input in place, too.
+    """
+    inputs = {k: v.clone() if isinstance(v, Tensor) else v for k, v in inputs.items()}
+    args = [v for k, v in inputs.items() if isinstance(k, int)]
+    kwargs = {k: v for k, v in inputs.items() if isinstance(k, str)}
+    with EXPORTING, evaluation(model), in_single(half), with_copied_buffers(model, buffers):
+        out = model(*args, **kwargs)
+    return logits_of(out)
+
+
 def logits_of(out: Any) -> Tensor:
     """The output tensor, or `.logits`, or the first tensor."""
-    if isinstance(out, Mapping) and "logits" in out:
-        return out["logits"]
-    out = getattr(out, "logits", out)
+    out = out["logits"] if isinstance(out, Mapping) and "logits" in out else getattr(out, "logits", out)
     if isinstance(out, Tensor):
         return out
     several = out.values() if isinstance(out, Mapping) else out if isinstance(out, (list, tuple)) else ()
