@@ -176,8 +176,7 @@ class Play(Pictured):
         """Refuse a model that is not what was solved; one look is enough for each public call."""
         if self._looked is not None and self._looked is current_call():
             return
-        if not self.network.is_still(self.solved.weights):
-            raise UnsupportedError("the model has changed since this play was solved and let go of it; play again.")
+        self.check_unchanged("ask it more")
         self._looked = current_call()
 
     def knows(self, measure: Measure) -> bool:
@@ -338,8 +337,17 @@ class Play(Pictured):
 
     def check_unchanged(self, purpose: str) -> None:
         """Refuse what reads the model itself if that is no longer what the play was solved with (S1)."""
-        if not self.network.is_still(self.solved.weights):
-            raise UnsupportedError(f"the model has changed since this play was solved; play again to {purpose}.")
+        name = self.network.changed_since(self.solved.weights)
+        if name is None:
+            return
+        if name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked"):
+            raise UnsupportedError(
+                f"the model has changed since this play was solved: a forward pass in train mode has moved {name!r}.\n"
+                f"Call model.eval() and play again to {purpose}."
+            )
+        raise UnsupportedError(
+            f"the model has changed since this play was solved: {name!r} is not what it was; play again to {purpose}."
+        )
 
     @cached_property
     def _health(self) -> Health:

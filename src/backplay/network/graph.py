@@ -143,9 +143,9 @@ class Network:
                 self._weights = Weights(Snapshot.at(tensors), constants)
             return self._weights
 
-    def is_still(self, weights: Weights) -> bool:
-        """Whether the model is in the state that these weights were read in."""
-        return weights.snapshot.still(self.tensors())
+    def changed_since(self, weights: Weights) -> str | None:
+        """The first tensor of the model that is not as it was when these weights were read; None if all of them are."""
+        return weights.snapshot.changed(self.tensors())
 
     def outgrown(self) -> bool:
         """Whether constants have changed so that the model would be captured as another graph (S3a, S5)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -59,8 +59,27 @@ class Snapshot:
         # as long as no pointer has moved, the views of that time show the present entries
         return marks == self.marks and _equal(self.entries, _read(self.views))
 
+    def changed(self, tensors: dict[str, Tensor]) -> str | None:
+        """The name of the first tensor that is not as it was, of real numbers before counters; None if all are."""
+        if self.still(tensors):
+            return None
+        marks = {name: Mark.of(t) for name, t in tensors.items()}
+        other = {name for name in (*self.marks, *marks) if marks.get(name) != self.marks.get(name)}
+        other |= {
+            name for name, was, view in self._sampled() if name not in other and not _equal([was], _read([[view]]))
+        }
+        real = [name for name, mark in {**self.marks, **marks}.items() if mark.dtype.is_floating_point]
+        return next((name for name in (*real, *self.marks, *marks) if name in other), None)
 
-def _kind(tensor: Tensor) -> str:
+    def _sampled(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Each tensor's name, its sampled entries as they were, and the view of these."""
+        names = iter(sorted(self.marks, key=lambda name: _kind(self.marks[name])))  # as the views lie
+        for group, entries in zip(self.views, self.entries, strict=True):
+            was = entries.split([view.numel() for view in group])
+            yield from zip(itertools.islice(names, len(group)), was, group, strict=True)
+
+
+def _kind(tensor: Tensor | Mark) -> str:
     return f"{tensor.dtype} {tensor.device}"
 
 
