@@ -10,11 +10,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from backplay.bench.rows import TableCell
 from backplay.errors import InputError
@@ -24,6 +22,10 @@ from backplay.sanity.tables import TITLES, matrix_of
 from backplay.view.canvas import Picture, fitted, picture, quiet
 from backplay.view.colours import MINUS, PLUS
 from backplay.view.networks import SIZE, draw_matrix, matrix_panels
+
+if TYPE_CHECKING:  # who lacks matplotlib is told by backplay.view
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {"sg": MINUS, "rg": PLUS}
 STYLES = {"distance": "-", "surviving": ":", "permuted": "-.", "floor": "--", "ordinary": "-", "bound": "--"}
@@ -57,7 +59,7 @@ def draw(folder: str | Path) -> dict[str, Figure]:
 # -------------------------------------------------------------------- curves
 
 
-Draw = Callable[[str, Axes], None]  # of one network into one panel
+Draw = Callable[[str, "Axes"], None]  # of one network into one panel
 
 
 @picture

@@ -48,13 +48,20 @@ class Described:
 
 def describe(maps: Tensor) -> Described:
     """Ranks and histograms of a batch of maps."""
-    from scipy.stats import rankdata
-
     if maps.ndim != 4:
         raise InputError(f"maps that are compared are pictures (B, C, H, W); got {tuple(maps.shape)}.")
     pictures = maps.detach().double().sum(1).abs().cpu().numpy()
-    ranks = rankdata(pictures.reshape(len(pictures), -1), axis=1)
+    ranks = _ranks(pictures.reshape(len(pictures), -1))
     return Described(maps, ranks, np.stack([_histograms(picture) for picture in pictures]))
+
+
+def _ranks(rows: Flat) -> Flat:
+    """(n, m) the place of each number in its row, from the smallest; equal ones share theirs."""
+    try:
+        from scipy.stats import rankdata
+    except ImportError as error:
+        raise MissingLibraryError("rank correlations need SciPy: pip install 'backplay[methods]'.") from error
+    return rankdata(rows, axis=1)
 
 
 def _histograms(picture: Flat) -> Flat:
@@ -104,10 +111,8 @@ def rank_correlations(readouts: Mapping[str, Tensor | Sequence[float]]) -> Tenso
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    from scipy.stats import rankdata
-
     known = np.isfinite(a) & np.isfinite(b)
-    left, right = (rankdata(side[known])[None] for side in (a, b))
+    left, right = (_ranks(side[known][None]) for side in (a, b))
     if known.sum() < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return float("nan")
     return float(pearson(left, right)[0])
