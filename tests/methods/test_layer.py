@@ -344,7 +344,7 @@ def test_refusals():
         with pytest.raises(ValueError, match=f"layer='stem': '{method}' explains inputs, not layers.*gradcam"):
             bp.explain(model, x, 1, method=method, layer="stem")
     with pytest.raises(
-        ValueError, match=r"no node or module named 'stm'.*did you mean stem.*bp\.capture\(model, x\)\.nodes"
+        ValueError, match=r"no node or module named 'stm'.*did you mean stem.*print\(game\.inspect\(x\)\) lists all"
     ):
         bp.explain(model, x, 1, method="rg", layer="stm")
     with pytest.raises(ValueError, match=r"Reynolds carries maps of the image's size back.*leave the layer out"):

@@ -282,7 +282,7 @@ class Network:
         modules = {path for n in self.nodes for path, _ in n.calls if path}
         raise InputError(
             f"no node or module named {name!r} in this network{suggestion(name, sorted({*exact, *modules}))}; "
-            "`[n.name for n in bp.capture(model, x).nodes]` lists all names."
+            "print(game.inspect(x)) lists all, with game = bp.RoutingGame(model)."
         )
 
 
