@@ -16,6 +16,7 @@ from torch import nn
 from torch.fx import config as tracing
 
 import backplay as bp
+from backplay.errors import instead, nearest
 from backplay.kernels.contributions import Together
 from backplay.network.linear import Dense
 from refusals import refused
@@ -419,6 +420,49 @@ def test_seeds_have_64_bits(seed):
 @pytest.mark.parametrize("name", [["rg"], None, 3])
 def test_a_method_is_named_by_a_word(name):
     refused(lambda: bp.explain(net(), x(), 0, method=name), "no method named", kind=ValueError)
+
+
+@pytest.mark.parametrize(
+    "ask, message",
+    [
+        (
+            lambda: bp.explain(net(), x(), method="grad_cam"),
+            "no method named 'grad_cam' (did you mean gradcam?); bp.met",
+        ),
+        (
+            lambda: bp.explain(net(), x(), method="IntegratedGradients"),
+            "(did you mean integrated_gradients?); bp.metho",
+        ),
+        (lambda: bp.explain(net(), x(), method="nothing near"), "no method named 'nothing near'; bp.methods() lists"),
+        (lambda: bp.RoutingGame(net(), taus=1), "unknown keyword 'taus' (did you mean tau?); help(bp.RoutingGame) lis"),
+        (lambda: bp.RoutingGame(net(), TAU=1), "(did you mean tau?)"),
+        (
+            lambda: bp.RoutingGame(net(), attention_risks=1),
+            "(did you mean attention_risk?); help(bp.RoutingGame) lists",
+        ),
+        (lambda: bp.StoppingGame(net(), tau=1), "unknown keyword 'tau': this game takes risk, input_variance, entropy"),
+        (
+            lambda: bp.RoutingGame(net(), layers={"0": {"taus": 1}}),
+            "unknown keyword 'taus' at '0' (did you mean tau?).",
+        ),
+        (lambda: bp.RoutingGame(net(), layers={"0": {"qqq": 1}}), "by layer there are risk, entropy_bias, gate, "),
+        (lambda: bp.explain(net(), x(), method="rg", taus=1), "(did you mean tau?); bp.methods()['rg'].params lists"),
+        (lambda: bp.explain(net(), x(), method="integrated_gradients", q=1), "'integrated_gradients' takes steps."),
+        (lambda: bp.preset("anchor"), "(did you mean rg-anchor?); bp.presets lists"),
+    ],
+)
+def test_a_name_that_is_none(ask, message):
+    """What is near and where the list is; the list itself only where nothing is near, and if it is short."""
+    said = refused(ask, message, kind=ValueError)
+    assert len(said) <= 160 and "\n" not in said
+
+
+def test_nearest_names():
+    """The nearest comes first, and others only if they are about as near."""
+    assert nearest("taus", ["status", "tau_forward", "tau"]) == ["tau"]
+    assert nearest("gradcan", ["gradcam_pp", "gradcam", "gradcat"]) == ["gradcat", "gradcam"]
+    assert nearest("nothing", ["tau"]) == [] and instead("q", []) == ": there are none"
+    assert instead("q", [f"name{k}" for k in range(40)]).endswith("name5, … 40 in all")
 
 
 # names ---------------------------------------------------------------------------------------------

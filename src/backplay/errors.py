@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from torch import Tensor
@@ -69,10 +69,37 @@ class UnforeseenError(BackplayError, RuntimeError):
     """What no check foresaw: the message names the node and its module, the original error is the cause."""
 
 
+_MANY = 6  # entries of a list that are shown
+_ALIKE = 0.6  # of two names, as difflib measures it; 1 is the same one
+_AS_NEAR = 0.05  # below the nearest name that others may lie which are named beside it
+_SHORT = 100  # letters of a list of names that a message still has room for
+
+
+def nearest(name: object, known: Iterable[str], alike: float = _ALIKE) -> list[str]:
+    """Up to three of the known names that a name may be a slip for, the nearest first; capitals count for nothing."""
+    wanted, folded = str(name).casefold(), {each.casefold(): each for each in known}
+    close = get_close_matches(wanted, folded, n=3, cutoff=alike)
+    shares = {each: SequenceMatcher(None, each, wanted).ratio() for each in close}
+    return [folded[each] for each in close if shares[each] >= shares[close[0]] - _AS_NEAR]
+
+
 def suggestion(name: object, known: Iterable[str]) -> str:
     """` (did you mean …?)` for a name that is not among the known ones, or nothing."""
-    close = get_close_matches(str(name), list(known), n=3)
+    close = nearest(name, known)
     return f" (did you mean {', '.join(close)}?)" if close else ""
+
+
+def instead(name: object, known: Iterable[str], there: str = "there are", where: str = "") -> str:
+    """What follows a name that is not among the known ones: those near it, and `where` all of them are listed.
+
+    Where none is near: all of them behind `there`, if they are few; of many without a `where` the first.
+    """
+    names = list(known)
+    close, short = suggestion(name, names), len(", ".join(names)) <= _SHORT
+    if close or (where and not short):
+        return f"{close}; {where}" if where else close
+    shown = ", ".join(names) if short else f"{', '.join(names[:_MANY])}, … {len(names)} in all"
+    return f": {there} {shown or 'none'}"
 
 
 _LONGEST = 240  # letters of another library's message
@@ -87,8 +114,6 @@ def first_line(error: BaseException) -> str:
 
 # of a node that no walk and no relevance reaches, behind its name
 NEVER_WALKED = "never walked on (an oracle or a detached value); name another node"
-
-_MANY = 6
 
 
 def tensor_words(tensor: Tensor) -> str:

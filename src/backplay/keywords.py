@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError, suggestion
+from backplay.errors import KeywordError, instead
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,11 @@ class ByLayer:
             if key in self.elsewhere:
                 raise KeywordError(
                     f"{name}: {key!r} at {pattern!r} has no meaning by layer, only for the whole game; "
-                    f"by layer there are {', '.join(self.accepts)}."
+                    f"give it to the game itself, {key}=…."
                 )
             if key not in self.accepts:
-                hint = suggestion(key, self.accepts)
-                raise KeywordError(
-                    f"{name}: unknown keyword {key!r} at {pattern!r}{hint}; by layer there are "
-                    f"{', '.join(self.accepts)}."
-                )
+                hint = instead(key, self.accepts, "by layer there are")
+                raise KeywordError(f"{name}: unknown keyword {key!r} at {pattern!r}{hint}.")
         return {key: self.accepts[key].check(f"{name}[{pattern!r}]: {key}", inner) for key, inner in given.items()}
 
     @property

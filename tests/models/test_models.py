@@ -148,7 +148,7 @@ def test_names_that_are_not_there():
     refused(ValueError, "torchvision:resnet18", "timm:resnet18", name="resnet18")
     refused(ValueError, "torchvision:resnet18", name="torchvison:resnet18")
     refused(ValueError, "vgg-spurious", name="zoo:vgg-spuriuos")
-    refused(ValueError, "(did you mean torchvision:resnet50,", name="rsnet50")
+    refused(ValueError, "(did you mean torchvision:resnet50?)", name="rsnet50")
     for name in ("nonsense", "mynet", "model"):
         refused(ValueError, f"no model named '{name}'; models are named zoo:NAME", name=name)
     for name in ("", ":", "nothing at all"):

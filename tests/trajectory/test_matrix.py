@@ -194,9 +194,7 @@ def test_what_is_compared():
         bp.hellinger_matrix(plays[:1]).neighbours(0)
     with pytest.raises(ValueError, match="one play alone has no neighbours"):
         bp.hellinger_matrix(plays[:1]).plot()
-    with pytest.raises(
-        bp.errors.KeywordError, match=r"unknown option 'group' .did you mean groups.*it takes images, groups"
-    ):
+    with pytest.raises(bp.errors.KeywordError, match=r"unknown option 'group' of the picture .*did you mean groups"):
         found.plot(group=1)
 
 

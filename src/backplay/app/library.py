@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backplay import models
-from backplay.errors import InputError, ModelError, suggestion
+from backplay.errors import InputError, ModelError, instead
 from backplay.models.bundled import TEXTS
 from backplay.network import Network, capture
 from backplay.text.reader import Reader
@@ -90,8 +90,7 @@ class Library:
     def find(self, name: str) -> Model:
         """The model of a name, loaded if it is not yet."""
         if name not in self.names:
-            hint = suggestion(name, self.names)
-            raise ModelError(f"no model named {name[:60]!r}{hint} is offered here; there are {', '.join(self.names)}.")
+            raise ModelError(f"no model named {name[:60]!r} is offered here{instead(name, self.names)}.")
         with self._lock:
             if name not in self._models:
                 self._models[name] = Model(name, _load(name))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backplay.errors import InputError, KeywordError, suggestion
+from backplay.errors import InputError, KeywordError, instead
 from backplay.games import RoutingGame, StoppingGame
 from backplay.games.modes import Modes, RoutingModes, StoppingModes
 from backplay.keywords import ByLayer, Choice, Keyword, Number
@@ -118,8 +118,7 @@ def read_layers(text: str, game: str) -> dict[str, dict[str, Any]]:
             if not equals:
                 raise InputError(f"{mode.strip()[:40]!r} sets no mode; write tau=0.5.")
             if name not in known:
-                hint = suggestion(name, known)
-                raise KeywordError(f"no mode {name!r}{hint} by layer; there are {', '.join(known)}.")
+                raise KeywordError(f"no mode {name!r} by layer{instead(name, known)}.")
             inner[name] = read_value(name, known[name], value)
     return found
 

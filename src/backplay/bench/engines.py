@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from backplay.bench.rows import Outcome, Portion
 from backplay.bench.worker import Order
-from backplay.errors import KeywordError, MissingLibraryError, suggestion
+from backplay.errors import KeywordError, MissingLibraryError, instead
 
 ENGINES = ("inline", "processes", "ray")
 _PATIENCE = 10.0  # seconds that workers without a job have to end by themselves
@@ -204,7 +204,7 @@ def _ray() -> Any:
 def check(engine: str, workers: int | None = None, address: str | None = None) -> None:
     """Refuse an engine that could not be started: asked before a run makes its folder."""
     if engine not in ENGINES:
-        raise KeywordError(f"no engine named {engine!r}{suggestion(engine, ENGINES)}: there are {', '.join(ENGINES)}.")
+        raise KeywordError(f"no engine named {engine!r}{instead(engine, ENGINES)}.")
     if workers is not None and workers < 1:
         raise KeywordError(f"workers must be 1 or more, got {workers}.")
     if workers is not None and workers > 1 and engine == "inline":

@@ -14,7 +14,7 @@ import backplay as bp
 from backplay.bench.metrics import Metric
 from backplay.bench.rows import SECONDS
 from backplay.bench.tables import SYMBOLS, Entry, Finished, Row, number, words
-from backplay.errors import KeywordError, suggestion
+from backplay.errors import KeywordError, instead
 
 ARROWS = {"higher": "↑", "lower": "↓"}
 LEGEND = (
@@ -26,7 +26,7 @@ LEGEND = (
 def write(tables: Sequence[Finished], form: str, time: bool = True) -> str:
     """All tables in a format; `time=False` leaves the time per image out, which no two runs have in common."""
     if form not in FORMATS:
-        raise KeywordError(f"no format named {form!r}{suggestion(form, FORMATS)}: there are {', '.join(FORMATS)}.")
+        raise KeywordError(f"no format named {form!r}{instead(form, FORMATS)}.")
     return FORMATS[form](tables if time else [_timeless(table) for table in tables])
 
 

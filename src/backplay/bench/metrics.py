@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from backplay.bench.rows import SECONDS
-from backplay.errors import KeywordError, MissingLibraryError, suggestion
+from backplay.errors import KeywordError, MissingLibraryError, instead
 from backplay.interop.torchvision import ensure
 
 Map = NDArray[np.float64]  # (H, W)
@@ -72,7 +72,7 @@ def names(wanted: Iterable[str]) -> tuple[str, ...]:
     for name in wanted:
         if name not in METRICS and name not in GROUPS:
             known = [*GROUPS, *METRICS]
-            raise KeywordError(f"no metric named {name!r}{suggestion(name, known)}: there are {', '.join(known)}.")
+            raise KeywordError(f"no metric named {name!r}{instead(name, known)}.")
         found |= {m.name for m in METRICS.values() if name in (m.name, m.group)}
     return tuple(name for name in METRICS if name in found and name != SECONDS)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from backplay.errors import BackplayError, MissingLibraryError, suggestion
+from backplay.errors import BackplayError, MissingLibraryError, instead
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Item:
                 raise here.error("stands here for the second time; give each key once.")
             known = [*required, *(optional or ())]
             if optional is not None and name not in known:
-                raise here.error(f"unknown key{suggestion(name, known)}; known are {', '.join(known)}.")
+                raise here.error(f"unknown key{instead(name, known, 'known are')}.")
             found[name] = item
         missing = [name for name in required if name not in found]
         if missing:
@@ -94,7 +94,7 @@ class Item:
     def choice(self, known: Sequence[str]) -> str:
         found = self.plain
         if found not in known:
-            raise self.error(f"{found!r} is unknown{suggestion(found, known)}; give one of {', '.join(known)}.")
+            raise self.error(f"{found!r} is unknown{instead(found, known, 'give one of')}.")
         return found
 
     def checked(self, check: Callable[[], T]) -> T:

@@ -12,7 +12,7 @@ from typing import Any
 import backplay as bp
 from backplay.bench.data import KINDS
 from backplay.bench.reading import ConfigError, Item, compose, yaml
-from backplay.errors import MissingFileError, suggestion
+from backplay.errors import MissingFileError, instead
 
 Params = Mapping[str, Any]
 
@@ -172,7 +172,7 @@ def data_of(item: Item, home: Path) -> dict[str, Any]:
 def method_of(item: Item) -> str:
     name, known = item.text(), bp.methods()
     if name not in known:
-        raise item.error(f"no method named {name!r}{suggestion(name, known)}; there are {', '.join(known)}.")
+        raise item.error(f"no method named {name!r}{instead(name, known, where='`backplay methods` lists them')}.")
     return name
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
-from backplay.errors import KeywordError, suggestion
+from backplay.errors import KeywordError, instead
 from backplay.keywords import ByLayer, Choice, Keyword, Number
 from backplay.network import Network, Node
 from backplay.network.attention import Attention
@@ -147,8 +147,8 @@ class Modes:
         known = [f.name for f in fields(cls)]
         unknown = sorted(set(keywords) - set(known))
         if unknown:
-            hint = suggestion(unknown[0], known)
-            raise KeywordError(f"unknown keyword {unknown[0]!r}{hint}: this game takes {', '.join(known)}.")
+            where = f"help(bp.{cls.__name__.removesuffix('Modes')}Game) lists all {len(known)}"
+            raise KeywordError(f"unknown keyword {unknown[0]!r}{instead(unknown[0], known, 'this game takes', where)}.")
 
     def changed(self) -> dict[str, Any]:
         """The keywords that differ from their defaults."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from backplay.errors import KeywordError, suggestion
+from backplay.errors import KeywordError, instead
 from backplay.games.reynolds import Reynolds
 from backplay.games.routing import RoutingGame
 from backplay.games.stopping import StoppingGame
@@ -89,6 +89,6 @@ PRESETS: dict[str, Preset] = {
 def preset(name: str) -> Preset:
     """One of the paper's selected modes; `preset("rg-anchor")(model).attribute(x)`."""
     if not isinstance(name, str) or name not in PRESETS:
-        hint = suggestion(name, PRESETS)
-        raise KeywordError(f"no preset named {name!r}{hint}: there are {', '.join(PRESETS)}.")
+        where = f"bp.presets lists all {len(PRESETS)}"
+        raise KeywordError(f"no preset named {name!r}{instead(name, PRESETS, where=where)}.")
     return PRESETS[name]

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from backplay.entry import entry
-from backplay.errors import CaptureError, KeywordError, UnsupportedError, suggestion, tensor_words
+from backplay.errors import CaptureError, KeywordError, UnsupportedError, instead, tensor_words
 from backplay.games.batches import check_finite, check_size, in_parts, targets_of
 from backplay.games.neurons import names_neurons
 from backplay.inputs import Target, check_hidden
@@ -110,8 +110,8 @@ class MethodInfo:
         given: dict[str, Any] = {}
         for name, value in params.items():
             if name not in self.params:
-                hint, known = suggestion(name, self.params), ", ".join(self.params) or "no parameters"
-                raise KeywordError(f"unknown parameter {name!r}{hint}: the method {self.name!r} takes {known}.")
+                there, where = f"the method {self.name!r} takes", f"bp.methods()[{self.name!r}].params lists all"
+                raise KeywordError(f"unknown parameter {name!r}{instead(name, self.params, there, where)}.")
             given[name] = self.params[name].check(name, value)
         return {name: param.default for name, param in self.params.items()} | given
 
@@ -176,8 +176,8 @@ def methods() -> dict[str, MethodInfo]:
 def find(name: str) -> MethodInfo:
     """The method of that name."""
     if not isinstance(name, str) or name not in _METHODS:
-        hint = suggestion(name, _METHODS)
-        raise KeywordError(f"no method named {name!r}{hint}: there are {', '.join(methods())}.")
+        where = f"bp.methods() lists all {len(_METHODS)}"
+        raise KeywordError(f"no method named {name!r}{instead(name, methods(), where=where)}.")
     return _METHODS[name]
 
 

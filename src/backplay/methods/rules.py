@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError, suggestion, tensor_words
+from backplay.errors import KeywordError, instead, tensor_words
 from backplay.kernels.kernel import Kernel
 from backplay.kernels.pointwise import PassThrough
 from backplay.keywords import Bound, Choice, Keyword, Number
@@ -288,9 +288,7 @@ def _named(name: str, written: str | Mapping[str, Any]) -> Rule:
     kind, given = (written, {}) if isinstance(written, str) else next(iter(written.items()))
     known = [each for each in __all__ if each != "Rule"]
     if kind not in known:
-        raise KeywordError(
-            f"{name}={kind!r} is no rule{suggestion(kind, known)}; give one of bp.lrp: {', '.join(known)}."
-        )
+        raise KeywordError(f"{name}={kind!r} is no rule{instead(kind, known, where=f'bp.lrp holds all {len(known)}')}.")
     rule: type[Rule] = globals()[kind]
     accepts = [field.name for field in fields(rule)]
     if not isinstance(given, Mapping) or any(key not in accepts for key in cast("Mapping[Any, Any]", given)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backplay.errors import ModelError, suggestion
+from backplay.errors import ModelError, instead
 from backplay.models.checkpoints import RANDOM, Weights, drawn, fit, read_weights
 from backplay.models.loaded import Loaded
 from backplay.photographs import Preprocess
@@ -28,9 +28,7 @@ def load(name: str, weights: Weights = None) -> Loaded:
     if name in TEXTS:
         raise ModelError(f"zoo:{name} reads text, no photographs; `backplay explain --model zoo:{name} --text …` does.")
     if name not in names():
-        raise ModelError(
-            f"zoo:{name} is not bundled{suggestion(name, names())}; there are {', '.join([*names(), *TEXTS])}."
-        )
+        raise ModelError(f"zoo:{name} is not bundled{instead(name, [*names(), *TEXTS])}.")
     from backplay import zoo
     from backplay.zoo.scenes import MEAN, SIZE, SPREAD
 

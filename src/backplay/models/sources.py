@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from backplay.errors import MissingLibraryError, ModelError, suggestion
+from backplay.errors import MissingLibraryError, ModelError, nearest, suggestion
 from backplay.models import bundled, factory, huggingface, timm, torchvision
 from backplay.models.checkpoints import Weights
 from backplay.models.loaded import Loaded
@@ -112,5 +111,5 @@ def _elsewhere(name: str) -> str:
     if name in full:
         homes = [f"{s.prefix}:{name}" for s in SOURCES.values() if s.names and s.installed and name in s.names()]
         return f" (did you mean {' or '.join(homes)}?)"
-    close = get_close_matches(name, full, n=3, cutoff=0.7)
+    close = nearest(name, full, alike=0.7)
     return f" (did you mean {', '.join(full[known] for known in close)}?)" if close else ""

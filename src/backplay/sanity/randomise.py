@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from backplay.entry import entry
-from backplay.errors import CaptureError, InputError, KeywordError, suggestion
+from backplay.errors import CaptureError, InputError, KeywordError, instead
 from backplay.keywords import SEED
 from backplay.methods.registry import at_hand
 from backplay.network import Model, Network, capture, read_model
@@ -128,7 +128,7 @@ def _up_to(all_layers: tuple[Stage, ...], upto: str | None) -> tuple[Stage, ...]
     inside = [k for k, layer in enumerate(all_layers) if layer.name == upto or layer.name.startswith(f"{upto}.")]
     if not inside:
         names = [layer.name for layer in all_layers]
-        raise InputError(f"upto={upto!r} names no layer{suggestion(upto, names)}; there are {', '.join(names[:6])}, …")
+        raise InputError(f"upto={upto!r} names no layer{instead(upto, names)}.")
     return all_layers[: inside[-1] + 1]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from backplay.bench.formats import barred, tex
 from backplay.bench.rows import TableCell
-from backplay.errors import KeywordError, suggestion
+from backplay.errors import KeywordError, instead
 from backplay.sanity.config import MAP_READOUTS, Trial
 from backplay.sanity.results import Results, label_of
 from backplay.sanity.similarity import rank_correlations
@@ -175,7 +175,7 @@ def matrix_of(results: Results, trial: Trial, metric: str) -> dict[tuple[str, st
 def write(tables: Sequence[SanityTable], form: str) -> str:
     """All tables in a format."""
     if form not in FORMATS:
-        raise KeywordError(f"no format named {form!r}{suggestion(form, FORMATS)}: there are {', '.join(FORMATS)}.")
+        raise KeywordError(f"no format named {form!r}{instead(form, FORMATS)}.")
     return FORMATS[form](tables)
 
 

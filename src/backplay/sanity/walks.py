@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backplay.errors import CaptureError, InputTypeError, KeywordError, suggestion
+from backplay.errors import CaptureError, InputTypeError, KeywordError, instead
 from backplay.games import Play, RoutingGame, StoppingGame
 from backplay.games.game import Game
 from backplay.games.neurons import names_neurons, one_a_sample
@@ -101,8 +101,7 @@ def _read_names(keyword: str, given: Any, known: Sequence[str]) -> tuple[str, ..
     found: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(listed(keyword, given, "names"))
     unknown = [name for name in found if name not in known]
     if unknown:
-        hint = suggestion(unknown[0], known)
-        raise KeywordError(f"{keyword} has {unknown[0]!r}{hint}: there are {', '.join(known)}.")
+        raise KeywordError(f"{keyword} has {unknown[0]!r}{instead(unknown[0], known)}.")
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backplay.errors import KeywordError, suggestion
+from backplay.errors import KeywordError, instead
 from backplay.methods.perturbation import coalitions, constrained_regression, weighted_ridge
 from backplay.methods.registry import MethodInfo
 from backplay.text.batches import Batch
@@ -32,9 +32,7 @@ def check(info: MethodInfo, params: Mapping[str, Any]) -> dict[str, Any]:
     known = [name for name in info.params if name != "segments"]
     for name in params:
         if name not in known:
-            raise KeywordError(
-                f"unknown parameter {name!r}{suggestion(name, known)}: on text {info.name!r} takes {', '.join(known)}."
-            )
+            raise KeywordError(f"unknown parameter {name!r}{instead(name, known, f'on text {info.name!r} takes')}.")
     hiding = params.get("baseline", "mask")
     if hiding not in HIDING:
         raise KeywordError(

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from backplay.circuits.circuit import Circuit
 from backplay.circuits.concepts import Concepts
-from backplay.errors import InputTypeError, KeywordError, suggestion
+from backplay.errors import InputTypeError, KeywordError, instead
 from backplay.games.play import Play
 from backplay.games.robustness import Robustness
 from backplay.games.subplay import SubPlay
@@ -59,6 +59,6 @@ def check_options(drawn: Any, options: Iterable[str], known: Sequence[str]) -> N
     """Refuse options that the picture of an object does not have."""
     for name in options:
         if name not in known:
-            accepted = f"it takes {', '.join(known)}" if known else "it takes none"
-            hint = suggestion(name, known)
-            raise KeywordError(f"unknown option {name!r}{hint} of the picture of a {type(drawn).__name__}: {accepted}.")
+            raise KeywordError(
+                f"unknown option {name!r} of the picture of a {type(drawn).__name__}{instead(name, known, 'it takes')}."
+            )
