@@ -16,7 +16,7 @@ from torch import nn
 from torch.fx import config as tracing
 
 import backplay as bp
-from backplay.errors import instead, nearest
+from backplay.errors import instead, near_names
 from backplay.kernels.contributions import Together
 from backplay.network.linear import Dense
 from refusals import refused
@@ -457,11 +457,11 @@ def test_a_name_that_is_none(ask, message):
     assert len(said) <= 160 and "\n" not in said
 
 
-def test_nearest_names():
+def test_near_names():
     """The nearest comes first, and others only if they are about as near."""
-    assert nearest("taus", ["status", "tau_forward", "tau"]) == ["tau"]
-    assert nearest("gradcan", ["gradcam_pp", "gradcam", "gradcat"]) == ["gradcat", "gradcam"]
-    assert nearest("nothing", ["tau"]) == [] and instead("q", []) == ": there are none"
+    assert near_names("taus", ["status", "tau_forward", "tau"]) == ["tau"]
+    assert near_names("gradcan", ["gradcam_pp", "gradcam", "gradcat"]) == ["gradcat", "gradcam"]
+    assert near_names("nothing", ["tau"]) == [] and instead("q", []) == ": there are none"
     assert instead("q", [f"name{k}" for k in range(40)]).endswith("name5, … 40 in all")
 
 

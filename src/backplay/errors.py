@@ -75,7 +75,7 @@ _AS_NEAR = 0.05  # below the nearest name that others may lie which are named be
 _SHORT = 100  # letters of a list of names that a message still has room for
 
 
-def nearest(name: object, known: Iterable[str], alike: float = _ALIKE) -> list[str]:
+def near_names(name: object, known: Iterable[str], alike: float = _ALIKE) -> list[str]:
     """Up to three of the known names that a name may be a slip for, the nearest first; capitals count for nothing."""
     wanted, folded = str(name).casefold(), {each.casefold(): each for each in known}
     close = get_close_matches(wanted, folded, n=3, cutoff=alike)
@@ -85,7 +85,7 @@ def nearest(name: object, known: Iterable[str], alike: float = _ALIKE) -> list[s
 
 def suggestion(name: object, known: Iterable[str]) -> str:
     """` (did you mean …?)` for a name that is not among the known ones, or nothing."""
-    close = nearest(name, known)
+    close = near_names(name, known)
     return f" (did you mean {', '.join(close)}?)" if close else ""
 
 

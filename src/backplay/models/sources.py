@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from backplay.errors import MissingLibraryError, ModelError, nearest, suggestion
+from backplay.errors import MissingLibraryError, ModelError, near_names, suggestion
 from backplay.models import bundled, factory, huggingface, timm, torchvision
 from backplay.models.checkpoints import Weights
 from backplay.models.loaded import Loaded
@@ -111,5 +111,5 @@ def _elsewhere(name: str) -> str:
     if name in full:
         homes = [f"{s.prefix}:{name}" for s in SOURCES.values() if s.names and s.installed and name in s.names()]
         return f" (did you mean {' or '.join(homes)}?)"
-    close = nearest(name, full, alike=0.7)
+    close = near_names(name, full, alike=0.7)
     return f" (did you mean {', '.join(full[known] for known in close)}?)" if close else ""
