@@ -90,16 +90,17 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 def instead(name: object, known: Iterable[str], there: str = "there are", where: str = "") -> str:
-    """What follows a name that is not among the known ones: those near it, and `where` all of them are listed.
+    """What follows a name that is not among the known ones: those near it, and all of them behind `there`.
 
-    Where none is near: all of them behind `there`, if they are few; of many without a `where` the first.
+    Many names do not stand in a message: then it says `where` all are listed or, without a `where`, the first of them.
     """
     names = list(known)
     close, short = suggestion(name, names), len(", ".join(names)) <= _SHORT
-    if close or (where and not short):
-        return f"{close}; {where}" if where else close
-    shown = ", ".join(names) if short else f"{', '.join(names[:_MANY])}, … {len(names)} in all"
-    return f": {there} {shown or 'none'}"
+    if short:
+        return f"{close}: {there} {', '.join(names) or 'none'}"
+    if where:
+        return f"{close}; {where}"
+    return close or f": {there} {', '.join(names[:_MANY])}, … {len(names)} in all"
 
 
 _LONGEST = 240  # letters of another library's message

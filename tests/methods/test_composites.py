@@ -317,7 +317,7 @@ def test_patterns():
         ({"rules": {"0": bp.lrp.Flat}}, r"rules\['0'\]=Flat is a class of rules; give a rule, Flat\(\)"),
         (
             {"rules": {"0": "flat"}},
-            r"rules\['0'\]='flat' is no rule \(did you mean Flat\?\); bp.lrp holds all",
+            r"rules\['0'\]='flat' is no rule \(did you mean Flat\?\): bp.lrp has Absolute, AlphaBeta",
         ),
         ({"rules": [bp.lrp.Flat()]}, "rules=.* is out of range: it must be a mapping"),
         ({"rules": {0: bp.lrp.Flat()}}, "rules=.* is out of range: it must be a mapping"),

@@ -288,7 +288,7 @@ def _named(name: str, written: str | Mapping[str, Any]) -> Rule:
     kind, given = (written, {}) if isinstance(written, str) else next(iter(written.items()))
     known = [each for each in __all__ if each != "Rule"]
     if kind not in known:
-        raise KeywordError(f"{name}={kind!r} is no rule{instead(kind, known, where=f'bp.lrp holds all {len(known)}')}.")
+        raise KeywordError(f"{name}={kind!r} is no rule{instead(kind, known, there='bp.lrp has')}.")
     rule: type[Rule] = globals()[kind]
     accepts = [field.name for field in fields(rule)]
     if not isinstance(given, Mapping) or any(key not in accepts for key in cast("Mapping[Any, Any]", given)):
