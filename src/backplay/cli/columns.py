@@ -12,7 +12,7 @@ from typing import Any
 
 import backplay as bp
 from backplay.cli.options import read_value
-from backplay.errors import KeywordError, suggestion
+from backplay.errors import KeywordError, instead
 from backplay.keywords import Keyword, Layer
 
 GAMES = {"sg": bp.StoppingGame, "rg": bp.RoutingGame}
@@ -92,8 +92,8 @@ def read(asked: Sequence[str], keywords: Mapping[str, Sequence[str]]) -> list[Co
         raise KeywordError("--method names no method; see `backplay methods`.")
     unknown = [name for name in asked if name not in names()]
     if unknown:
-        hint = suggestion(unknown[0], names())
-        raise KeywordError(f"no method named {unknown[0]!r}{hint}: there are {', '.join(names())}.")
+        where = "`backplay methods` lists them"
+        raise KeywordError(f"no method named {unknown[0]!r}{instead(unknown[0], names(), where=where)}.")
     _check_known(asked, keywords)
     found = [column for name in dict.fromkeys(asked) for column in _columns(name, keywords)]
     return list({column.name: column for column in found}.values())
