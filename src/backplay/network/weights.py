@@ -69,7 +69,7 @@ class Snapshot:
             name for name, was, view in self._sampled() if name not in other and not _equal([was], _read([[view]]))
         }
         real = [name for name, mark in {**self.marks, **marks}.items() if mark.dtype.is_floating_point]
-        return next((name for name in (*real, *self.marks, *marks) if name in other), None)
+        return next((name for name in (*real, *self.marks, *marks) if name in other), "one of its tensors")
 
     def _sampled(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Each tensor's name, its sampled entries as they were, and the view of these."""
