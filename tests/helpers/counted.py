@@ -14,7 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 # how many products an operation is; attention has two, and five in reverse, where it makes its weights again
 PRODUCTS = {
-    **dict.fromkeys(("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"), 1),
+    **dict.fromkeys(
+        ("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mkldnn::_linear_pointwise"), 1
+    ),
     "_scaled_dot_product_flash_attention_for_cpu": 2,
     "_scaled_dot_product_flash_attention_for_cpu_backward": 5,
 }

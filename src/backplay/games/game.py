@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -40,6 +41,7 @@ class _Board:
         model = read_model(given)
         self.model = model
         self.captures = Captures(model)
+        self.needed = WeakKeyDictionary[Network, dict[Modes, frozenset[Node] | None]]()  # see `Game.needed`
         self.warned = False
         self.misfit: Misfit | None = None  # why the modes are not meant for a network, asked once
 
@@ -247,6 +249,12 @@ class Game(ABC, Generic[M]):
 
     def needed(self, network: Network) -> frozenset[Node] | None:
         """The nodes whose values a map keeps from its forward pass to the way back; None for all."""
+        known = self._board.needed.setdefault(network, {})
+        if self.modes not in known:
+            known[self.modes] = self._needed(network)
+        return known[self.modes]
+
+    def _needed(self, network: Network) -> frozenset[Node] | None:
         wanted: set[Node] = set(network.inputs)
         for node in network.reached:
             read = () if isinstance(node, Input) else self.reads(node)

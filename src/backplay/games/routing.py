@@ -151,7 +151,7 @@ class RoutingGame(Game[RoutingModes]):
         if isinstance(node, Attention) and node.projection is not None:
             bias = self._key_bias(node, values)
         else:
-            bias = None if node.bias is None else node.bias(values)
+            bias = values.bias(node)
         sums, unit = self._stream_sums(node, values)
         plus, minus = ((s + self._outside(node, unit)).pow(tau) * unit for s in sums)
         return plus - minus if bias is None else plus - minus + bias
@@ -326,7 +326,9 @@ class RoutingGame(Game[RoutingModes]):
 
     def _absorbed(self, node: Affine, values: Values, unit: Tensor) -> Streams | None:
         """A bias is absorbed at affine nodes alone (S15)."""
-        return None if node.bias is None or isinstance(node, Mix) else self._split_bias(node, node.bias(values), unit)
+        if self.modes.at(node).bias == "ignore" or isinstance(node, Mix):
+            return None
+        return self._split_bias(node, values.bias(node), unit)
 
     def _split_bias(self, node: Affine, bias: Tensor | None, unit: Tensor) -> Streams | None:
         """`|b^σ|^{1/τ}`, which `bias="absorb"` adds to the denominators."""

@@ -14,6 +14,7 @@ from backplay.kernels.contributions import Contributions, Streams, split_contrib
 from backplay.kernels.prepared import split_weight
 from backplay.network.attention import Attention
 from backplay.network.layout import Layout
+from backplay.network.memory import in_line
 from backplay.network.nodes import Affine
 from backplay.values.forward import Values
 from backplay.values.powers import power_
@@ -46,13 +47,14 @@ def contribute(
 
 def _net(node: Affine, values: Values) -> Tensor | None:
     """`Z⁺ − Z⁻` as the forward pass computed it; None where a large bias has swallowed its digits (S37)."""
-    if node.bias is None:
+    bias = values.bias(node)
+    if bias is None:
         return values[node].clone()
-    bias = node.bias(values)
     net = values[node] - bias
-    least = _size(bias) / 64
+    least: float = values.weights.prepared(node, "bias's digits", lambda: _size(bias) / 64)
     # a few entries are mostly enough to see that there are large ones
-    some = net.view(-1)[:: max(1, net.numel() // 256)] if net.is_contiguous() else net
+    line = in_line(net)
+    some = net if line is None else line[0][:: max(1, net.numel() // 256)]
     return net if _size(some) >= least or _size(net) >= least else None
 
 

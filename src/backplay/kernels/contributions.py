@@ -17,6 +17,7 @@ from backplay.kernels.divergence import Divergence
 from backplay.kernels.draws import Standing, gather
 from backplay.kernels.geometric import agreeing, by_agreement, mean
 from backplay.network.indicator import all_at_least, all_exceed, inverse
+from backplay.network.memory import is_dense
 from backplay.network.nodes import Affine
 
 CANCELLATION = 2.0**-6  # a smaller share of a difference has lost too many digits (S37)
@@ -163,7 +164,7 @@ class ByWeight(Contributions):
         up = self.node.map.adjoint(on_plus, self.positive, shape)
         down = self.node.map.adjoint(on_minus, self.negative, shape)
         # the adjoint of a sum is one number, seen many times over, and cannot be written to
-        return (up.add_(down) if up.is_contiguous() else up + down).mul_(self.value)
+        return (up.add_(down) if is_dense(up) else up + down).mul_(self.value)
 
     def push(self, function: Tensor) -> Streams:
         return replace(self, value=self.value * function).sums()

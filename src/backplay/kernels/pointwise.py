@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from backplay.kernels.draws import CEMETERY, Draw, Standing
 from backplay.kernels.geometric import Overlap, agreeing, common_ends, mean
 from backplay.kernels.kernel import GATES, WALK, Kernel, Measure, switch_players
 from backplay.network.indicator import all_nonzero
+from backplay.network.memory import is_dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,18 +96,28 @@ class Gating(Kernel):
 
     slope: Tensor  # shaped like the output; in the Routing Game the probability `c(z)` itself
     scale: float = 1.0  # not negative: `of` moves a sign to the slope
+    overwrite: bool = False  # whether `pull` may write its result over the slope
 
     @classmethod
     def of(cls, slope: Tensor, scale: float) -> Gating:
         """A gate with a constant of any sign behind it."""
         return cls(slope if scale >= 0 else -slope, abs(scale))
 
+    def once(self) -> Kernel:
+        return replace(self, overwrite=True)
+
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
+        factor = self._factor(measure)
+        fits = self.overwrite and factor.shape == mass.shape and factor.dtype == mass.dtype and is_dense(factor)
+        return (torch.mul(mass, factor, out=factor if fits else None),)
+
+    def _factor(self, measure: Measure) -> Tensor:
+        """What a unit of mass becomes."""
         if measure.discounted:
             slope = self.slope if self.scale == 1 else self.slope * self.scale
-            return (mass * (slope if measure.signed else slope.abs()),)
+            return slope if measure.signed else slope.abs()
         probability = self.slope.clamp(-1, 1)
-        return (mass * (probability if measure.signed else probability.abs()),)
+        return probability if measure.signed else probability.abs()
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         return values[0] * self.slope.abs().clamp(max=1)

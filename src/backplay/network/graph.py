@@ -52,6 +52,7 @@ class Network:
         self._changing = [own_name(name) for name in program.graph_signature.buffers_to_mutate.values()]
         self.statements, self._sizes, self._decided = builder.statements, builder.sizes, builder.decided
         self._size_cache: dict[tuple[int, ...], dict[Any, Any]] = {}
+        self._spent: dict[frozenset[Node], dict[Node, list[Node]]] = {}  # by what is kept
         self._weights: Weights | None = None
         self._lock = threading.RLock()
 
@@ -203,15 +204,24 @@ class Network:
         if kept is None and not forgetful:
             yield from forward(self.nodes, scope, deform)
             return
-        waiting, wanted = dict(self.consumers), {self.output, *(kept or ())}
+        spent = self._last_read(kept or frozenset())
         for node in forward(self.nodes, scope, deform):
             yield node
-            for operand in node.inputs:
-                waiting[operand] -= 1
-                if waiting[operand] == 0 and operand not in wanted:
-                    scope[operand] = getattr(scope[operand], "shape", None)
+            for operand in spent.get(node, ()):
+                scope[operand] = getattr(scope[operand], "shape", None)
             if forgetful and isinstance(node, Max):
                 scope.pop(node.place, None)
+
+    def _last_read(self, kept: frozenset[Node]) -> dict[Node, list[Node]]:
+        """For each node the operands that nobody reads behind it, but for the output and what is to be `kept`."""
+        if kept not in self._spent:
+            last = {operand: node for node in self.nodes for operand in node.inputs}
+            spent: dict[Node, list[Node]] = {}
+            for operand, node in last.items():
+                if operand is not self.output and operand not in kept:
+                    spent.setdefault(node, []).append(operand)
+            self._spent[kept] = spent
+        return self._spent[kept]
 
     def run(self, inputs: Mapping[Any, Any]) -> Tensor:
         """Logits of the captured program."""

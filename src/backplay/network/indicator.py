@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from backplay.network.memory import in_line
+
 _PIECE = 1 << 18  # entries
 
 
@@ -29,14 +31,15 @@ def nonzero(x: Tensor) -> Tensor:
 
 def all_at_least(x: Tensor, bound: float) -> bool:
     """Whether no entry is smaller, or NaN."""
-    return x.numel() == 0 or float(x.amin()) >= bound
+    return x.numel() == 0 or float(x.amin() if x.ndim else x) >= bound
 
 
 def all_exceed(x: Tensor, y: Tensor, factor: float) -> bool:
     """Whether `x ≥ factor · y` everywhere, for tensors of one shape; looked at in pieces that stay in the cache."""
-    if x.device.type != "cpu" or x.numel() <= _PIECE or not (x.is_contiguous() and y.is_contiguous()):
+    lines = in_line(x, y)
+    if x.device.type != "cpu" or x.numel() <= _PIECE or lines is None:
         return all_at_least(x.sub(y, alpha=factor), 0)
-    pieces = zip(x.view(-1).split(_PIECE), y.view(-1).split(_PIECE), strict=True)
+    pieces = zip(*(line.split(_PIECE) for line in lines), strict=True)
     gap = torch.empty(_PIECE, dtype=x.dtype, device=x.device)
     return all(all_at_least(torch.sub(a, b, alpha=factor, out=gap[: len(a)]), 0) for a, b in pieces)
 

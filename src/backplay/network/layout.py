@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backplay.network.memory import by_sample
+
 FIRST = 97  # samples are traced by number, from this one on: no model fills in 97, and every dtype holds it exactly
 
 
@@ -35,11 +37,15 @@ class Layout:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Sum over each sample, (B,) in float64."""
-        return self.rows(tensor).sum(1, dtype=torch.float64)
+        return self._unordered(tensor).sum(1, dtype=torch.float64)
 
     def amax(self, tensor: Tensor) -> Tensor:
         """Largest entry of each sample, (B,)."""
-        return self.rows(tensor).amax(1)
+        return self._unordered(tensor).amax(1)
+
+    def _unordered(self, tensor: Tensor) -> Tensor:
+        """`rows` for who does not ask in which order the elements come."""
+        return by_sample(tensor) if self == PLAIN else self.rows(tensor)
 
     def spread(self, factor: Tensor, like: Tensor) -> Tensor:
         """A (B,) tensor made broadcastable against `like`."""

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from backplay.errors import UnsupportedError
 from backplay.network.layout import PLAIN, Layout
+from backplay.network.products import at_each_pixel, multiply, pixels_serve
 
 aten = torch.ops.aten
 
@@ -139,41 +141,44 @@ def _precision(weight: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Convolution(LinearMap):
-    """Any `aten.convolution`: 1-3 dimensions, strides, zero padding, dilation, groups, transposed."""
+    """Any `aten.convolution`: 1-3 dimensions, strides, zero padding, dilation, groups, transposed.
+
+    Strides and their like have one number for each dimension of the image.
+    """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
     transposed: bool = False
-    output_padding: tuple[int, ...] = ()
     groups: int = 1
 
     @property
     def widens(self) -> bool:
         return self.groups == 1 and not self.transposed
 
-    def _geometry(self, dims: int) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
-        def full(v: tuple[int, ...], default: int) -> list[int]:
-            values = v if v else (default,)
-            return list(values * dims if len(values) == 1 else values)
-
-        return (
-            full(self.stride, 1),
-            full(self.padding, 0),
-            full(self.dilation, 1),
-            self.transposed,
-            full(self.output_padding, 0),
-            self.groups,
-        )
+    @cached_property
+    def _geometry(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, tuple[int, ...], int]:
+        """As torch's operators take it."""
+        return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        return aten.convolution(x, weight, None, *self._geometry(weight.ndim - 2))
+        if pixels_serve(x, weight) and self._sees_single_pixels(weight):
+            return at_each_pixel(weight.flatten(1), x)
+        return aten.convolution(x, weight, None, *self._geometry)
+
+    def _sees_single_pixels(self, weight: Tensor) -> bool:
+        """Whether each output is made of one pixel's channels, and no pixel is left out."""
+        plain = self.groups == 1 and not self.transposed
+        return plain and all(n == 1 for n in (*weight.shape[2:], *self.stride)) and not any(self.padding)
 
     def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+        if pixels_serve(y, weight) and self._sees_single_pixels(weight):
+            return at_each_pixel(weight.flatten(1).T, y)
         # only the shape of the operand matters for this gradient: an untouched allocation costs nothing
         operand = torch.empty(shape, dtype=y.dtype, device=y.device)
-        geometry = self._geometry(weight.ndim - 2)
-        return aten.convolution_backward(y.contiguous(), operand, weight, None, *geometry, [True, False, False])[0]
+        wanted = [True, False, False]
+        return aten.convolution_backward(y.contiguous(), operand, weight, None, *self._geometry, wanted)[0]
 
     def matrix(self, weight: Tensor) -> Tensor | None:
         return None if self.transposed else weight.flatten(1)
@@ -196,7 +201,7 @@ class Convolution(LinearMap):
         if self.transposed:
             return super().rows_of(weight, states, shapes, layouts)
         (_, channels, *space), kernel = shapes[0], weight.shape[2:]
-        stride, padding, dilation, *_ = self._geometry(len(kernel))
+        stride, padding, dilation, *_ = self._geometry
         place = torch.unravel_index(states, shapes[1])
         group = place[1] // (shapes[1][1] // self.groups)
         own = torch.arange(weight.shape[1], device=states.device)
@@ -221,10 +226,10 @@ class Dense(LinearMap):
         return True
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.nn.functional.linear(x, weight)
+        return multiply(x, weight)
 
     def adjoint(self, y: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
-        return y @ weight
+        return multiply(y, weight.T)
 
     def matrix(self, weight: Tensor) -> Tensor | None:
         return weight

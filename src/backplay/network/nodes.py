@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -83,11 +84,22 @@ def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 def resolve(tree: Any, scope: Scope) -> Any:
     """Nested arguments with every node and every reference replaced by its value."""
+    return compiled(tree)(scope)
+
+
+def compiled(tree: Any) -> Callable[[Scope], Any]:
+    """`resolve` of these arguments, ready to be called on many scopes: what is known already is looked at once."""
     if isinstance(tree, (Node, Ref)):
-        return scope[tree]
-    if isinstance(tree, (list, tuple)):
-        return type(tree)([resolve(item, scope) for item in tree])  # pyright: ignore[reportUnknownVariableType]
-    return tree.value if isinstance(tree, Fill) else tree
+        return itemgetter(tree)
+    if not isinstance(tree, (list, tuple)):
+        constant = tree.value if isinstance(tree, Fill) else tree
+        return lambda scope: constant
+    parts = [compiled(item) for item in tree]  # pyright: ignore[reportUnknownVariableType]
+    kind: type[list[Any]] | type[tuple[Any, ...]] = type(tree)
+    if not any(isinstance(leaf, (Node, Ref)) for leaf in leaves(tree)):
+        known = kind([part({}) for part in parts])
+        return lambda scope: known
+    return lambda scope: kind([part(scope) for part in parts])
 
 
 # ---------------------------------------------------------------- running nodes
@@ -196,12 +208,18 @@ class Node:
     def rewire(self, *args: Any) -> None:
         """Give it other arguments."""
         self.args = args
-        self.__dict__.pop("inputs", None)
+        for made in ("inputs", "_arguments"):
+            self.__dict__.pop(made, None)
 
     def run(self, scope: Scope) -> Any:
         """The forward value."""
         with at(self):
-            return self.function(*resolve(self.args, scope))
+            return self.function(*self._arguments(scope))
+
+    @cached_property
+    def _arguments(self) -> Callable[[Scope], Any]:
+        """Its arguments on a scope."""
+        return compiled(self.args)
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.kind} {self.shape}"

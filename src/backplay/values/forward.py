@@ -34,7 +34,7 @@ class Forward(Mapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         value = self._scope[key]
-        if _is_forgotten(key, value):
+        if not isinstance(value, Tensor) and _is_forgotten(key, value):
             value = self._again(key)
         if isinstance(value, Tensor) and value.dtype in self._others:
             return self._unified(key, value)
@@ -95,6 +95,11 @@ class Forward(Mapping[Any, Any]):
     def weight(self, node: Affine) -> Tensor:
         """`W` of an affine node, batch norm folded in: a copy, never a view of the model's tensors (S1)."""
         return self.weights.prepared(node, "signed", lambda: self.weights.copied(node.weight(self)))
+
+    def bias(self, node: Affine) -> Tensor | None:
+        """Its `b`, batch norm folded in, broadcastable against the output; a copy too."""
+        own = node.bias
+        return None if own is None else self.weights.prepared(node, "bias", lambda: self.weights.copied(own(self)))
 
 
 class Values(Forward):

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backplay.network.indicator import above
+
 Activation = Callable[[Tensor], Tensor]
 
 _HERMITE, _LEGENDRE = 24, 16  # nodes of the whole line, nodes of each half of the bend
@@ -24,30 +26,30 @@ _WIDE = 0.1  # a deviation above this share of the bend is wide
 
 def normal_cdf(z: Tensor) -> Tensor:
     """`Φ(z)` with correct digits in the left tail."""
-    return 0.5 * torch.erfc(-z / math.sqrt(2))
+    return (z * -math.sqrt(0.5)).erfc_().mul_(0.5)
 
 
 def density(z: Tensor) -> Tensor:
     """`φ(z)`."""
     # by powers of 2: the exponential takes ten times as long where its result is too small for a number
-    return torch.exp2(z.square() * (-0.5 / math.log(2))) / math.sqrt(2 * math.pi)
+    return z.square().mul_(-0.5 / math.log(2)).exp2_().mul_(1 / math.sqrt(2 * math.pi))
 
 
 def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Moments of `ReLU(X)`, `X ~ N(mean, variance)` (gast2018lightweight).
 
-    For a positive mean the formulas are written with the small tail `Φ(−α)`, so that nothing large cancels.
+    Both are written with the small tail `Φ(−|α|)`, `α = mean / deviation`, so that nothing large cancels. Each line is
+    one pass over memory, and most write over what is not needed any more: gates have as many elements as a network.
     """
     deviation = variance.sqrt()
-    certain = torch.where(mean > 0, 1e4, -1e4).to(mean.dtype)  # without variance the sign decides
-    ratio = torch.where(deviation > 0, mean / deviation, certain).clamp(-1e4, 1e4)
-    size = ratio.abs()
+    size = (mean.abs() / deviation.clamp(min=torch.finfo(mean.dtype).tiny)).clamp_(max=1e4)  # |α|
     tail, edge = normal_cdf(-size), density(size)
-    excess = (edge - size * tail).clamp(min=0)  # E[(|X| tail)]: what lies on the other side of 0
-    below = ((size.square() + 1) * tail - size * edge - excess.square()).clamp(min=0)
-    above = (1 + (size.square() - 1) * tail - size * edge - excess.square()).clamp(0, 1)
-    expected = mean.clamp(min=0) + deviation * excess
-    return expected, variance * torch.where(mean > 0, above, below)
+    excess = torch.addcmul(edge, size, tail, value=-1).clamp_(min=0)  # E[(X − |α|)⁺] of a standard normal X
+    share = size.square().add_(1).mul_(tail)  # of the variance: what is left below 0 …
+    share.addcmul_(size, edge, value=-1).addcmul_(excess, excess, value=-1)
+    share.addcmul_(above(mean, 0), tail.mul_(-2).add_(1))  # … and, where the mean is positive, above
+    expected = torch.addcmul(mean.clamp(min=0), deviation, excess)
+    return expected, share.clamp_(0, 1).mul_(variance)
 
 
 # ---------------------------------------------------------------- quadrature

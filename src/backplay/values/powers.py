@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from backplay.network.memory import in_line
+
 Formula = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, ...]]
 
 BLOCK = 1 << 17  # elements that stay in the processor's cache together with a few intermediate results
@@ -41,13 +43,17 @@ def in_blocks(formula: Formula, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     """The results of an elementwise formula of two tensors, a block at a time where there are many elements."""
     if a.shape != b.shape or a.numel() <= BLOCK or a.device.type != "cpu":
         return _several(formula(a, b))
-    blocks = [t.reshape(-1).split(BLOCK) for t in (a, b)]
+    if in_line(a, b) is None:
+        a, b = a.contiguous(), b.contiguous()
     results: tuple[Tensor, ...] = ()
-    for k, pair in enumerate(zip(*blocks, strict=True)):
+    lines: list[Tensor] = []
+    for k, pair in enumerate(zip(*(line.split(BLOCK) for line in in_line(a, b) or ()), strict=True)):
         parts = _several(formula(*pair))
-        results = results or tuple(part.new_empty(a.shape) for part in parts)
-        for whole, part in zip(results, parts, strict=True):
-            whole.view(-1)[k * BLOCK : (k + 1) * BLOCK] = part
+        if not results:
+            results = tuple(torch.empty_like(a, dtype=part.dtype) for part in parts)
+            lines = in_line(*results) or []
+        for line, part in zip(lines, parts, strict=True):
+            line[k * BLOCK : (k + 1) * BLOCK] = part
     return results
 
 

@@ -14,7 +14,7 @@ from backplay.values.moments import Moment, Moments
 
 def lower_confidence(gate: Gate, moment: Moment, risk: float) -> Tensor:
     """`V_λ = μ_a + λ σ_a`, cut at 0 for gates with range ≥ 0 (app:adf-variance)."""
-    value = moment.mean + risk * moment.variance.sqrt()
+    value = moment.variance.sqrt().mul_(risk).add_(moment.mean)
     return value.clamp_(min=0) if gate.nonnegative else value
 
 

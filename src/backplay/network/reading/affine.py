@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,19 +31,26 @@ def convolution(builder: Builder, call: Call) -> Node | None:
     padding = call["padding"]
     if isinstance(padding, str):
         x, padding = _padded(builder, call, x, padding)
+    dims, space = len(builder.traced[x]), builder.rank(weight) - 2
+
+    def full(numbers: Sequence[int], default: int) -> tuple[int, ...]:
+        """One for each dimension of the image: torch takes a single one for all, and none for the default."""
+        given = tuple(numbers) or (default,)
+        return given * space if len(given) == 1 else given
+
     linear = Convolution(
-        stride=tuple(call["stride"]),
-        padding=tuple(padding),
-        dilation=tuple(call["dilation"]),
+        stride=full(call["stride"], 1),
+        padding=full(padding, 0),
+        dilation=full(call["dilation"], 1),
+        output_padding=full(call.get("output_padding", ()), 0),
         transposed="transpose" in call.operator or bool(call.get("transposed", False)),
-        output_padding=tuple(call.get("output_padding", ())),
         groups=call["groups"],
     )
 
     def without_padding(a: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         return linear.apply(a, w) if b is None else linear.apply(a, w) + channels(b, w.ndim)
 
-    same, dims = x is call["input"], len(builder.traced[x])
+    same = x is call["input"]
     node = Affine(
         call.function if same else without_padding,
         call.args if same else (x, weight, bias),
