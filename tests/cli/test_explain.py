@@ -275,9 +275,9 @@ def test_the_figure(networks, image):
     figure = bp.view.panels(answer.x[None], pictures.planes(answer), **letters, model=loaded)
     drawn = [np.asarray(i.get_array()) for i in figure.findobj(AxesImage)]
     panels = [d for d in drawn if d.shape[0] == 32]
-    assert np.allclose(panels[0], (answer.x * 0.5 + 0.5).movedim(0, -1), atol=1e-6)
+    assert np.allclose(panels[0], np.moveaxis(answer.x * 0.5 + 0.5, 0, -1), atol=1e-6)
     for panel, column in zip(panels[1:], asked, strict=True):
-        assert np.allclose(panel, answer.maps[column].heat.double().sum(0))
+        assert np.allclose(panel, answer.maps[column].heat.sum(0, dtype=np.float64))
     said = [t.get_text() for t in figure.findobj(Text) if t.get_text()]
     title = next(t for t in said if "photo.png" in t).replace("\n", " ")
     assert "photo.png: cat" in title and f"(answer: {loaded.class_name(answer.predicted)})" in title

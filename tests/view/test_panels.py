@@ -71,6 +71,29 @@ def test_printed_panels(model, batch):
         assert apart.max() <= 2, f"picture {k}"  # the photograph is resampled in 8 bits, which rounds once more
 
 
+@pytest.mark.parametrize("side, dots", [(224, 1), (96, 2)])
+def test_pixels_that_are_whole_dots(side, dots):
+    """Panels are as wide as so many pixels, where that is near their usual width: nothing is blurred on the way."""
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    found = Image.open(io.BytesIO(Printer().png(image, {"RG": torch.randn(1, side, side)}, title="a")))
+    shown = np.asarray(found)
+    assert 2 * dots * side < shown.shape[1] < 2.3 * dots * side
+    expected = pixels.repeat(dots, 0).repeat(dots, 1)[3:-3, 3:-3]  # the edges may lie half a dot aside
+    height, width, _ = expected.shape
+    places = [(y, x) for y in range(shown.shape[0] - height) for x in range(8, 22)]
+    assert any(np.array_equal(shown[y : y + height, x : x + width], expected) for y, x in places)
+
+
+@pytest.mark.parametrize("side", [40, 518])
+def test_panels_of_the_usual_width(side):
+    """Small and large images have panels of the usual width."""
+    figure = bp.view.panels(torch.rand(1, 3, side, side), {"RG": torch.randn(1, side, side)})
+    assert figure.get_figwidth() == pytest.approx(3.3, rel=0.15)
+    interpolations = {i.get_interpolation() for i in figure.axes[0].images[:1]}
+    assert interpolations == ({"nearest"} if side == 40 else {"auto"})
+
+
 def test_printed_colours():
     """Any colours come back out of the file."""
     colours = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import backplay as bp
@@ -31,25 +33,27 @@ MOST = 8  # photographs at once: a line tells of each as it is done
 
 @dataclass(frozen=True)
 class ColumnMap:
-    """One map of one photograph."""
+    """One map of one photograph, in arrays: what is done with it wakes none of torch's threads."""
 
-    heat: Tensor  # (C, H, W), or as a layer has it
+    heat: NDArray[Any]  # (C, H, W), or as a layer has it
     arrives: float | None = None  # the share of the walk that arrives at the photograph; None where nobody walks
     sound: bool = True  # finite, and no mass of the walk is lost
-    plane: Tensor | None = None  # (h, w) the same where it lies on the photograph; None: the sum over its channels
+    plane: NDArray[Any] | None = (
+        None  # (h, w) the same where it lies on the photograph; None: the sum over its channels
+    )
     aside: float = 0.0  # the share of a layer's relevance that lies nowhere there, but on a class token
 
     @property
-    def shown(self) -> Tensor:
+    def shown(self) -> NDArray[Any]:
         """(h, w)."""
-        return self.heat.sum(0) if self.plane is None else self.plane
+        return self.heat.sum(0, dtype=np.float64) if self.plane is None else self.plane
 
 
 @dataclass(frozen=True)
 class Explained:
     """What a network says to a photograph, and its maps."""
 
-    x: Tensor  # (3, H, W) as the network saw it
+    x: NDArray[Any]  # (3, H, W) as the network saw it
     target: int
     predicted: int
     against: int | None
@@ -138,9 +142,10 @@ class Explaining:
                 assert subject is not None
                 (heat,) = ready.players[column].maps_of(subject.aimed(aim.given))
                 maps[column] = [_laid(one, ready.layers.get(column)) for one in heat]
+        images = xs.float().numpy()
         return [
             Explained(
-                x=xs[k],
+                x=images[k],
                 target=int(chosen[k]),
                 predicted=int(logits[k].argmax()),
                 against=self.against,
@@ -163,10 +168,10 @@ class Explaining:
                 (heat,) = check_finite(play.maps())
                 arrives, ended = play.ends()
                 lost = (arrives + ended - 1).abs()  # the walk is a law: what arrives and what ends elsewhere make 1
-                rows = zip(heat, arrives.tolist(), lost.tolist(), strict=True)
+                rows = zip(heat.numpy(), arrives.tolist(), lost.tolist(), strict=True)
                 return [ColumnMap(one, share, error < TOLERANCE) for one, share, error in rows]
         (heat,) = check_finite(Play(game, network, inputs, target, keep=False, shared=passed).maps())
-        return [ColumnMap(one) for one in heat]
+        return [ColumnMap(one) for one in heat.numpy()]
 
     def _weights(self, logits: Tensor, chosen: Tensor) -> Tensor:
         """+1 at the chosen class of each photograph and −1 at the other one (S26b)."""
@@ -182,9 +187,9 @@ class Explaining:
 
 def _laid(heat: Tensor, lay: Laid | None) -> ColumnMap:
     if lay is None:
-        return ColumnMap(heat)
+        return ColumnMap(heat.numpy())
     plane, aside = lay(heat)
-    return ColumnMap(heat, plane=plane, aside=aside)
+    return ColumnMap(heat.numpy(), plane=plane.numpy(), aside=aside)
 
 
 def _player(column: Column, network: bp.Network) -> Any:

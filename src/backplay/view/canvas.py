@@ -20,6 +20,7 @@ P = ParamSpec("P")
 
 COLUMN = 3.3  # inches: one column of a paper
 WIDEST = 40.0  # inches
+DOTS = 144  # an inch, where pictures are written as PNG files
 SMALLEST = 5.0  # points: letters below this cannot be read
 POINT = 1 / 72  # inches
 
@@ -54,7 +55,7 @@ class Picture(Figure):
         return png(self)
 
 
-def png(figure: Figure, dpi: float = 144) -> bytes:
+def png(figure: Figure, dpi: float = DOTS) -> bytes:
     """The figure as the bytes of a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=dpi)

@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
+from numpy.typing import NDArray
 
 from backplay.errors import InputError, InputTypeError
-from backplay.view.canvas import COLUMN, Picture, check_width, fitted, letters, picture
+from backplay.view.canvas import COLUMN, DOTS, Picture, check_width, fitted, letters, picture
 from backplay.view.colours import Plane, Scale, bar_height, number, scale_of
 from backplay.view.images import Looks, Shown, check_proportions, check_sample, count_of, looks_of, planes, shown_image
 
@@ -97,7 +98,7 @@ class Content:
             found[str(name)] = several[sample]
             check_proportions(found[str(name)], shown, f"maps[{name!r}]")
         scales = {name: scale_of([plane]) for name, plane in found.items()}
-        width = check_width(width, max(COLUMN, _PANEL * min(len(found) + 1, _ACROSS)))
+        width = check_width(width, _natural(min(len(found) + 1, _ACROSS), shown.shape[1]))
         heading, size = fitted(title, width - 0.2, letters(width), 2) if title else ("", letters(width))
         plan = SheetPlan(
             width,
@@ -108,6 +109,18 @@ class Content:
             heading.count("\n") + 1 if title else 0,
         )
         return Content(shown, found, scales, dict(notes or {}), heading, size, plan)
+
+
+def _natural(across: int, pixels: int) -> float:
+    """Inches that so many panels of an image take, so that each of its pixels is a whole number of dots.
+
+    Nothing is blurred then, and nothing has to be resampled, which is most of the work of drawing. Images for which the
+    panels would have to be much larger or smaller than usual take the usual width.
+    """
+    usual = max(COLUMN, _PANEL * across)
+    dots = DOTS * (usual - _GAP * (across + 1)) / across
+    whole = round(dots / pixels) * pixels
+    return across * whole / DOTS + _GAP * (across + 1) if 0.8 <= whole / dots <= 1.25 else usual
 
 
 @dataclass(frozen=True)
@@ -165,11 +178,11 @@ class Sheet:
 
     def fill(self, content: Content) -> Sheet:
         """The image, its maps and their numbers, in place of those that are there."""
-        self._image.set_data(content.shown)
+        self._show(self._image, content.shown)
         self._say(self._title, content.title, content.size)
         for name, found in self._panels.items():
             plane, scale = content.maps[name], content.scales[name]
-            found.map.set_data(np.where(np.isfinite(plane), plane, np.nan))
+            self._show(found.map, np.where(np.isfinite(plane), plane, np.nan))
             found.map.set_norm(scale.limits)
             more, below = ("≥ ", "≤ ") if scale.clipped else ("", "")
             labels = [f"{below}−{number(scale.reach)}" if scale.signed else "0", f"{more}{number(scale.reach)}"]
@@ -179,6 +192,12 @@ class Sheet:
             if found.note is not None:
                 self._say(found.note, *fitted(content.notes.get(name, ""), self.panel - 0.06, self.size * 0.85, 1))
         return self
+
+    def _show(self, place: AxesImage, pixels: NDArray[Any]) -> None:
+        """Pixels that are whole dots are shown as they are, others as matplotlib finds best."""
+        place.set_data(pixels)
+        size = self.panel * DOTS / pixels.shape[1]
+        place.set_interpolation("nearest" if abs(size - round(size)) < 1e-6 and size > 0.5 else "auto")
 
     def _map(self, signed: bool, x: float, y: float) -> _Panel:
         """Places for a map, for the numbers at both ends of its bar, and for a note; the bar itself stays."""

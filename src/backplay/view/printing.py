@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from numpy.typing import NDArray
 
 from backplay.entry import entries
-from backplay.view.canvas import STYLE
+from backplay.view.canvas import DOTS, STYLE
 from backplay.view.images import Shown, looks_of
 from backplay.view.panels import Content, Sheet, SheetPlan
 
@@ -31,7 +31,7 @@ class Printer:
     Titles, frames and bars are drawn once for each layout; images, maps and numbers for each photograph.
     """
 
-    def __init__(self, model: Any = None, dpi: float = 144) -> None:
+    def __init__(self, model: Any = None, dpi: float = DOTS) -> None:
         self.looks, self.dpi = looks_of(model), dpi
         self._plates: dict[SheetPlan, _Plate] = {}
 
@@ -39,12 +39,18 @@ class Printer:
         self, image: Any, maps: Mapping[str, Any], *, notes: Mapping[str, str] | None = None, title: str = ""
     ) -> bytes:
         """The first image of a batch and its maps, as `panels` draws them."""
+        return encoded(self.colours(image, maps, notes=notes, title=title), self.dpi)
+
+    def colours(
+        self, image: Any, maps: Mapping[str, Any], *, notes: Mapping[str, str] | None = None, title: str = ""
+    ) -> NDArray[np.uint8]:
+        """(H, W, 3) the same before it is packed, which `encoded` may do in another thread."""
         content = Content.read(image, maps, notes, title, 0, self.looks, None)
         plate = self._plates.pop(content.plan, None) or _Plate(content.plan, self.dpi)
         self._plates[content.plan] = plate  # the last one used is the last to go
         while len(self._plates) > _KEPT:
             del self._plates[next(iter(self._plates))]
-        return encoded(plate.print(content), self.dpi)
+        return plate.print(content)
 
 
 class _Plate:
@@ -69,7 +75,7 @@ class _Plate:
         renderer = self.canvas.get_renderer()
         for artist in self.sheet.changing:
             artist.draw(renderer)
-        return np.asarray(self.canvas.buffer_rgba())[..., :3]
+        return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()  # the next sheet is drawn into the same memory
 
 
 def _bytes(shown: Shown) -> Any:
