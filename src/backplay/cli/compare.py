@@ -206,16 +206,8 @@ def _distance(
 
 def _drawn(h: bp.Hellinger, loaded: models.Loaded, column: Column) -> Figure:
     """The figure of a distance, which game and modes it is of in its heading."""
-    from backplay.view.canvas import fitted
-
-    figure = bp.view.distance(h, model=loaded, width=5.0)
-    heading = next(text for text in figure.texts if text.get_text().startswith("H = "))
     game = ", ".join([_GAMES[column.method], *typeset(column.modes)])
-    said = f"{game}: {heading.get_text()}"
-    text, size = fitted(said, 4.9, float(heading.get_fontsize()), 1)
-    heading.set_text(text)
-    heading.set_fontsize(size)
-    return figure
+    return bp.view.distance(h, title=game, model=loaded, width=5.0)
 
 
 def _line(report: dict[str, Any]) -> str:

@@ -214,9 +214,7 @@ class Job:
                 print(line, flush=True)
 
 
-def write(
-    figure: Path, colours: NDArray[np.uint8], dpi: float, numbers: Path, arrays: Mapping[str, Any]
-) -> None:
+def write(figure: Path, colours: NDArray[np.uint8], dpi: float, numbers: Path, arrays: Mapping[str, Any]) -> None:
     """The files of one photograph: the figure, drawn already, and the numbers of its maps."""
     from backplay.view.printing import encoded
 

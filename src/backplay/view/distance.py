@@ -25,6 +25,7 @@ def distance(
     sample: int = 0,
     kind: Literal["trajectory", "marginal", "fraction"] = "trajectory",
     conditioned: bool = False,
+    title: str = "",
     model: Any = None,
     mean: Any = None,
     std: Any = None,
@@ -32,8 +33,9 @@ def distance(
 ) -> Figure:
     """The input, or both where they differ, the map of disagreement, and the distance `√(1 − BC)` by layer.
 
-    `kind` and `conditioned` choose the map as `h.map` does. The curve follows the walk from the output to the input:
-    at each layer stands the distance of all that has happened so far, so the last point is `H` itself.
+    `kind` and `conditioned` choose the map as `h.map` does; a `title` stands before the distance in the heading. The
+    curve follows the walk from the output to the input: at each layer stands the distance of all that has happened so
+    far, so the last point is `H` itself.
 
     >>> bp.view.distance(bp.hellinger(game.play(x), other.play(x)))
     """
@@ -50,8 +52,8 @@ def distance(
             plane / h.a.x.shape[1] if kind == "fraction" else plane
         )  # a share: the mean over channels, not their sum
         check_proportions(plane, panels[0][1])
-    title = f"H = {float(h.distance[sample]):.3f}, given survival {_shown(h.surviving[sample])}"
-    return _drawn(panels, plane, names, curve, title, width)
+    found = f"H = {float(h.distance[sample]):.3f}, given survival {_shown(h.surviving[sample])}"
+    return _drawn(panels, plane, names, curve, f"{title}: {found}" if title else found, width)
 
 
 def _shown(value: Tensor) -> str:
