@@ -27,8 +27,8 @@ class StreamState(ABC):
     def coefficient(self, measure: Measure) -> Tensor:
         """What a unit of mass at the output sends into each unit of contribution."""
 
-    def send(self, mass: Tensor, measure: Measure) -> Tensor:
-        """Mass at the output, as it is sent into each unit of contribution."""
+    def send(self, mass: Tensor, measure: Measure, overwrite: bool) -> Tensor:
+        """Mass at the output, as it is sent into each unit of contribution; it may `overwrite` what the state holds."""
         return mass * self.coefficient(measure)
 
     @abstractmethod
@@ -50,7 +50,6 @@ class Stream(StreamState):
     entry: Tensor | float  # probability that the sign oracle enters it
     discount: Tensor | float  # trajectory discount (eq:routing-edge-discount)
     turn: Tensor | float  # +1 where the player is kept, −1 where the turn goes over
-    overwrite: bool = False  # whether `send` may write its result over `total`, for mass that is sent once
 
     def _factor(self, measure: Measure) -> Tensor | float:
         """The chance of entering, discounted and signed as the measure has it."""
@@ -62,12 +61,12 @@ class Stream(StreamState):
     def coefficient(self, measure: Measure) -> Tensor:
         return self._factor(measure) / self._denominator()
 
-    def send(self, mass: Tensor, measure: Measure) -> Tensor:
+    def send(self, mass: Tensor, measure: Measure, overwrite: bool) -> Tensor:
         factor = self._factor(measure)
         if isinstance(factor, Tensor) or not _NEAR[0] <= abs(factor) <= _NEAR[1] or not none_empty(self.aside):
             return mass * (factor / self._denominator())  # mass over a tiny denominator is ∞, and ∞ · 0 NaN
         # mass · factor / (total + aside), with the factor inside: one pass over memory less
-        spare = self.total if self.overwrite else torch.empty_like(self.total)
+        spare = self.total if overwrite else torch.empty_like(self.total)
         denominator = torch.add(self.aside / factor, self.total, alpha=1 / factor, out=spare)
         return torch.div(mass, denominator, out=denominator if denominator.shape == mass.shape else None)
 
@@ -155,10 +154,10 @@ class StreamKernel(Kernel):
 
     plus: StreamState
     minus: StreamState
+    overwrite: bool = False  # whether `pull` may write over the sums of the streams
 
     def once(self) -> Kernel:
-        plus, minus = (replace(self.stream(side), overwrite=True) for side in (1, -1))
-        return replace(self, plus=plus, minus=minus)
+        return replace(self, overwrite=True)
 
     def stream(self, side: int) -> Stream:
         """The stream state of one play on the + or − side."""
@@ -186,7 +185,8 @@ class StreamKernel(Kernel):
 
     def pull(self, mass: Tensor, measure: Measure) -> Sequence[Tensor]:
         """`α π₊` of a player's own mass and `β π₋` of the other's (eq:routing-per-state-recursion), signed or not."""
-        return (self.spread(self.plus.send(mass, measure), self.minus.send(mass, measure)),)
+        on_plus, on_minus = (stream.send(mass, measure, self.overwrite) for stream in (self.plus, self.minus))
+        return (self.spread(on_plus, on_minus),)
 
     def push(self, values: Sequence[Tensor]) -> Tensor:
         plus, minus = self.at_streams(values[0])
