@@ -346,6 +346,27 @@ def test_resuming(capsys, networks, folder, tmp_path, monkeypatch):
     assert (out / "b-rg-tau=0.5-2.png").exists(), "another picture under the same path takes another name"
 
 
+@pytest.mark.parametrize("broken", ["write", "letters"])
+def test_what_is_done_before_a_failure_is_kept(capsys, networks, folder, tmp_path, monkeypatch, broken):
+    """A disk that fills up while the second photograph is written, or a stop while it is drawn."""
+    own, calls = getattr(pictures, broken), []
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return own(*args)
+
+    monkeypatch.setattr(pictures, broken, failing)
+    (folder / "broken.jpg").unlink()
+    asked = ["explain", folder, "--model", f"{networks}:small", "-o", tmp_path / "maps", "--json"]
+    assert run(capsys, *asked)[0] == 1
+    monkeypatch.setattr(pictures, broken, own)
+    code, printed, _ = run(capsys, *asked)
+    assert code == 0 and len(json.loads(printed)["photographs"]) == 3
+    assert json.loads(printed)["skipped"] in ([1] if broken == "letters" else [1, 2])
+
+
 def test_a_changed_photograph_takes_a_new_name(capsys, networks, image, tmp_path):
     """What was found of the picture before stays, and is found again when that picture is back."""
     out, given = tmp_path / "maps", ["explain", image, "--model", f"{networks}:small", "-o", tmp_path / "maps"]

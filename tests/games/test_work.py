@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import backplay as bp
+from backplay.network import products
 from counted import Counting, Work
 
 
@@ -199,6 +200,8 @@ def test_a_map_in_single_precision(name, game):
     chosen = GAMES[game](network)
     found = counted(name, network, lambda: chosen.attribute(x, 0))
     assert found.work == WORK[name, game], f"{name}, {game}: {found.work}\n{found}"
+    if name in ("attention", "perceptron") and products.serves(x):
+        assert found.products["mkldnn::_linear_pointwise"], "the way back through linear layers"
 
 
 @pytest.mark.parametrize("game, more", [("Stopping map", 0), ("Routing anchor", 2), ("τ = 0.5", 2)])

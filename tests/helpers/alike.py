@@ -44,10 +44,10 @@ class Shared:
     def __init__(self):
         self._graphs = OrderedDict()  # by how models are built: pairs of a graph and a reference that its users hold
 
-    def __call__(self, model, arguments, given):
+    def __call__(self, model, arguments):
         how = _how(model, arguments)
         if how is None:
-            return _followed(model, arguments, given)
+            return _followed(model, arguments)
         known = self._graphs.setdefault(how, [])
         self._graphs.move_to_end(how)
         for k, (graph, used) in enumerate(known):
@@ -55,10 +55,10 @@ class Shared:
                 used = _use(network, arguments)
                 with torch.inference_mode(False), torch.no_grad():
                     network.example_logits = network.run(arguments)
-                CAPTURE.check_sound(network, arguments, given)
+                CAPTURE.check_sound(network, arguments)
                 known[k] = graph, used
                 return network
-        network = _followed(model, arguments, given)
+        network = _followed(model, arguments)
         known.append((network.on(None), _use(network, arguments)))
         if len(self._graphs) > _KEPT:
             self._graphs.popitem(last=False)

@@ -6,16 +6,20 @@ from torch import nn
 from torch.nn.functional import linear
 
 import backplay as bp
+from backplay.network import linear as linear_maps
 from backplay.network import products
-from backplay.network.products import multiply
+from backplay.network.products import at_each_pixel, multiply
 from closeness import assert_near
 
 
 @pytest.mark.parametrize("order", ["plain", "channels last"])
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("settings", [{}, {"stride": 2}, {"padding": 1}, {"groups": 2}, {"kernel_size": 3}], ids=str)
-def test_convolutions_of_single_pixels(settings, batch, order):
+def test_convolutions_of_single_pixels(monkeypatch, settings, batch, order):
     """Forward and back beside float64, and those that only look like it."""
+    calls: list[torch.Size] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(linear_maps, "at_each_pixel", lambda w, image: calls.append(w.shape) or at_each_pixel(w, image))
     torch.manual_seed(0)
     layer = nn.Conv2d(6, 8, **{"kernel_size": 1, "bias": False} | settings)
     x = torch.randn(batch, 6, 9, 7)
@@ -28,6 +32,18 @@ def test_convolutions_of_single_pixels(settings, batch, order):
     back = torch.randn(expected.shape).contiguous(memory_format=memory)
     (wanted,) = torch.autograd.grad(expected, exact, back.double())
     assert_near(node.map.adjoint(back, weight, x.shape), wanted, 1e-6)
+    assert len(calls) == (2 if batch == 1 and not settings and products.serves(x) else 0)
+
+
+def test_an_image_of_one_colour(monkeypatch):
+    """What came back through a sum is one number that is seen at every pixel, by strides of 0."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    torch.manual_seed(0)
+    layer = nn.Conv2d(6, 8, 1, bias=False)
+    node = next(n for n in bp.capture(layer, torch.randn(1, 6, 9, 7)).nodes if n.kind == "affine")
+    back, weight = torch.randn(1, 8, 1, 1).expand(1, 8, 9, 7), layer.weight.detach()
+    wanted = nn.functional.conv_transpose2d(back.double(), weight.double())
+    assert_near(node.map.adjoint(back, weight, torch.Size((1, 6, 9, 7))), wanted, 1e-6)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (2, 3, 7), (2, 3, 4, 7), (1, 7), (7,), (0, 7)], ids=str)

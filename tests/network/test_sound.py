@@ -161,6 +161,40 @@ def test_zeros_are_an_example():
     bp.capture(Net(lambda h, x, net: h / x.abs().sum(1, keepdim=True)), torch.zeros(2, 4, dtype=torch.float64))
 
 
+class Alone(nn.Module):
+    """One sample alone loses its dimension here, which batch norm then refuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.first(x[:, None]).squeeze()))
+
+
+def test_a_model_that_cannot_take_one_sample():
+    """A capture made with one sample plays batches; the model itself can only be asked about two."""
+    torch.manual_seed(0)
+    model, one = Alone().eval(), torch.randn(1, 4)
+    with pytest.raises(ValueError, match="2D or 3D"):
+        model(one)
+    pair = torch.randn(2, 4)
+    play = bp.RoutingGame(bp.capture(model, one)).play(pair, 1)
+    torch.testing.assert_close(play.value, model(pair)[:, 1])
+
+
+def test_a_model_that_drops_the_dimension_of_one_sample():
+    """It is captured, for walks may start at a neuron; what a logit needs is said when one is asked for."""
+    network = bp.capture(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1), Squeezed()), torch.randn(1, 4))
+    with pytest.raises(bp.BackplayError, match=r"out\[:, None\]"):
+        bp.RoutingGame(network).attribute(torch.randn(2, 4))
+
+
+class Squeezed(nn.Module):
+    def forward(self, x):
+        return x.squeeze()
+
+
 def test_a_model_that_fails_keeps_its_message():
     """What the model says of an input stays readable."""
 

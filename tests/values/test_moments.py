@@ -447,3 +447,11 @@ def test_many_elements(turned):
     assert mean.numel() > 2 * BLOCK
     for found, expected in zip(in_blocks(relu_moments, mean, variance), relu_moments(mean, variance), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_a_variance_of_another_precision():
+    """A model that casts on the way may leave float32 variances beside float64 means: what is certain stays certain."""
+    mean, variance = torch.tensor([0.0, 2.0, -2.0], dtype=torch.float64), torch.zeros(3)
+    expected, spread = relu_moments(mean, variance)
+    assert expected.tolist() == [0, 2, 0]
+    assert spread.tolist() == [0, 0, 0]

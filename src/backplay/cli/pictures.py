@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -94,6 +95,15 @@ def find(given: Sequence[Path], out: Path) -> list[Path]:
     return list({path.resolve(): path for path in found}.values())
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A photograph that is drawn."""
+
+    path: Path
+    report: dict[str, Any]
+    files: Future[None]  # done when they are written
+
+
 @dataclass
 class Job:
     """The photographs of a run: what is done, what has failed."""
@@ -130,30 +140,40 @@ class Job:
         """
         from backplay.view.printing import Printer
 
-        printer = Printer(loaded)
+        printer, drawn = Printer(loaded), deque[Drawn]()
         try:
             with ThreadPoolExecutor(1) as clerk:
                 for batch in self._batches(loaded, todo, explaining):
                     answers = list(self._answers(batch, explaining))
                     if answers:  # the first of them: all names at once
                         self.run.claim({self.items[path]: self.digests[path] for path in todo}, self.parameters)
-                    written = [(path, *self._drawn(path, answer, loaded, printer, clerk)) for path, answer in answers]
-                    for path, report, files in written:
-                        files.result()
-                        self._finish(path, report)
+                    for path, answer in answers:
+                        drawn.append(self._drawn(path, answer, loaded, printer, clerk))
+                        self._finish_written(drawn, wait=False)
+                    self._finish_written(drawn)
         finally:
-            if self.run.record is not None:
-                self.run.write()
+            try:
+                self._finish_written(drawn)
+            finally:
+                if self.run.record is not None:
+                    self.run.write()
 
     def _drawn(
         self, path: Path, answer: Explained, loaded: models.Loaded, printer: Printer, clerk: ThreadPoolExecutor
-    ) -> tuple[dict[str, Any], Future[None]]:
-        """The report of a photograph that is drawn and handed to the clerk, and when its files are there."""
+    ) -> Drawn:
+        """Draw a photograph and hand it to the clerk."""
         figure, numbers = self.run.files(self.items[path])
         colours = printer.colours(answer.x[None], planes(answer), **letters(path, answer, loaded))
         arrays = {column.name: found.heat for column, found in answer.maps.items()}
         report = describe(path, answer, loaded) | {"figure": str(figure), "numbers": str(numbers)}
-        return report, clerk.submit(write, figure, colours, printer.dpi, numbers, arrays)
+        return Drawn(path, report, clerk.submit(write, figure, colours, printer.dpi, numbers, arrays))
+
+    def _finish_written(self, drawn: deque[Drawn], wait: bool = True) -> None:
+        """Remember and tell, in their order, of the photographs whose files are there."""
+        while drawn and (wait or drawn[0].files.done()):
+            first = drawn.popleft()
+            first.files.result()
+            self._finish(first.path, first.report)
 
     def _batches(
         self, loaded: models.Loaded, todo: Sequence[Path], explaining: Explaining

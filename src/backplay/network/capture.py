@@ -48,10 +48,10 @@ def capture(model: Model, example: Inputs, additional_forward_args: Any = None) 
     given = given.played_in(precision_of(module.parameters(), given.x.dtype))
     with EXPORTING, tidied(), torch.random.fork_rng(_devices(module)):
         example = _pairs_of_samples(given, fixed=True)
-        found = _attempted(module, example, given)
+        found = _attempted(module, example)
         if isinstance(found, CaptureError) and given.batch == 1 and any(map(_is_single, given.fixed.values())):
             example = _pairs_of_samples(given, fixed=False)
-            found = _attempted(module, example, given)
+            found = _attempted(module, example)
         if isinstance(found, Network):
             return found
         try:
@@ -61,18 +61,18 @@ def capture(model: Model, example: Inputs, additional_forward_args: Any = None) 
             del found  # whose traceback holds this very frame
 
 
-def _attempted(model: nn.Module, example: Arguments, given: Arguments) -> Network | CaptureError:
-    """The network of a model on an example, or why there is none; see `check_sound` for what was `given`."""
+def _attempted(model: nn.Module, example: Arguments) -> Network | CaptureError:
+    """The network of a model on an example, or why there is none."""
     try:
-        return _compared(model, example, given)
+        return _compared(model, example)
     except CaptureError as error:
         return error
 
 
-def _compared(model: nn.Module, example: Arguments, given: Arguments) -> Network:
+def _compared(model: nn.Module, arguments: Arguments) -> Network:
     """The network of a model on an example, compared with the model there."""
-    network = _follow(model, example)
-    check_sound(network, example, given)
+    network = _follow(model, arguments)
+    check_sound(network, arguments)
     return network
 
 
@@ -142,18 +142,14 @@ def _is_single(value: Any) -> bool:
 # ---------------------------------------------------------------- the program beside the model
 
 
-def check_sound(network: Network, example: Mapping[Any, Any], given: Mapping[Any, Any]) -> None:
+def check_sound(network: Network, example: Mapping[Any, Any]) -> None:
     """Compare a fresh capture with its model on the example: randomness is refused, other differences are warned of.
 
-    Two runs of the model tell randomness and counters from what the capture got wrong. They are on what the caller has
-    `given`: one sample, where the example is that sample twice.
+    Two runs of the model tell randomness and counters from what the capture got wrong.
     """
     name = type(network.model).__name__
     replayed, network.example_logits = network.example_logits, torch.empty(0)
-    model, again = (network.model_logits(given) for _ in range(2))
-    if model.shape[1:] != replayed.shape[1:]:  # one sample alone may have lost the dimension of the batch
-        model, again = (network.model_logits(example) for _ in range(2))
-    replayed = replayed[: len(model)]
+    model, again = (network.model_logits(example) for _ in range(2))
     agreed = _agree(network, example, replayed, model)
     if _difference(model, again) >= TOLERANCE:
         raise CaptureError(
@@ -178,7 +174,7 @@ def _agree(network: Network, example: Mapping[Any, Any], replayed: Tensor, model
     scope = network.scope(example, network.weights())
     for _ in network.steps(scope):
         pass
-    return forward_error(network, scope, scope[network.output][: len(model)], model) < TOLERANCE
+    return forward_error(network, scope, scope[network.output], model) < TOLERANCE
 
 
 def _difference(replayed: Tensor, expected: Tensor) -> float:

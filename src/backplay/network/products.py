@@ -1,9 +1,9 @@
 """Products of matrices by the fastest library that torch brings along.
 
 torch hands a product of float32 matrices on a processor to the BLAS that it was built with. On some processors that
-takes twice as long as oneDNN, which torch has for its convolutions, so a game's own products go there. The forward pass
-does not: it calls the operators that the model calls, because a gate that stands near 0 opens or stays shut by their
-last digits, and a gate that the model has shut must be shut for the players.
+takes twice as long as oneDNN, which torch has for its convolutions, so a game's products with the matrix of a linear
+layer go there. The forward pass does not: it calls the operators that the model calls, because a gate that stands near
+0 opens or stays shut by their last digits, and a gate that the model has shut must be shut for the players.
 """
 
 from __future__ import annotations

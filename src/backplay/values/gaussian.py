@@ -42,7 +42,7 @@ def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     one pass over memory, and most write over what is not needed any more: gates have as many elements as a network.
     """
     deviation = variance.sqrt()
-    size = (mean.abs() / deviation.clamp(min=torch.finfo(mean.dtype).tiny)).clamp_(max=1e4)  # |α|
+    size = (mean.abs() / deviation.clamp(min=torch.finfo(deviation.dtype).tiny)).clamp_(max=1e4)  # |α|
     tail, edge = normal_cdf(-size), density(size)
     excess = torch.addcmul(edge, size, tail, value=-1).clamp_(min=0)  # E[(X − |α|)⁺] of a standard normal X
     share = size.square().add_(1).mul_(tail)  # of the variance: what is left below 0 …

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
-from numpy.typing import NDArray
 
 from backplay.errors import InputError, InputTypeError
 from backplay.view.canvas import COLUMN, DOTS, Picture, check_width, fitted, letters, picture
@@ -112,10 +111,10 @@ class Content:
 
 
 def _natural(across: int, pixels: int) -> float:
-    """Inches that so many panels of an image take, so that each of its pixels is a whole number of dots.
+    """Inches that so many panels of an image take, so that each of its pixels is a whole number of dots in a PNG file.
 
-    Nothing is blurred then, and nothing has to be resampled, which is most of the work of drawing. Images for which the
-    panels would have to be much larger or smaller than usual take the usual width.
+    Nothing is blurred there, and nothing has to be resampled, which is most of the work of drawing. Images for which
+    the panels would have to be much larger or smaller than usual take the usual width.
     """
     usual = max(COLUMN, _PANEL * across)
     dots = DOTS * (usual - _GAP * (across + 1)) / across
@@ -159,7 +158,7 @@ class Sheet:
         foot = bar_height(self.size) + self.line * (2.2 if plan.noted else 1.1) + 0.06
         top = 0.06 + plan.lines * self.line + 0.04 if plan.lines else 0.04
         height = top + -(-len(names) // plan.across) * (head + self.tall + foot)
-        self.figure = Picture(figsize=(plan.width, height))
+        self.figure = _SheetFigure(self, figsize=(plan.width, height))
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set(xlim=(0, plan.width), ylim=(height, 0))
         self.axes.set_axis_off()
@@ -178,11 +177,11 @@ class Sheet:
 
     def fill(self, content: Content) -> Sheet:
         """The image, its maps and their numbers, in place of those that are there."""
-        self._show(self._image, content.shown)
+        self._image.set_data(content.shown)
         self._say(self._title, content.title, content.size)
         for name, found in self._panels.items():
             plane, scale = content.maps[name], content.scales[name]
-            self._show(found.map, np.where(np.isfinite(plane), plane, np.nan))
+            found.map.set_data(np.where(np.isfinite(plane), plane, np.nan))
             found.map.set_norm(scale.limits)
             more, below = ("≥ ", "≤ ") if scale.clipped else ("", "")
             labels = [f"{below}−{number(scale.reach)}" if scale.signed else "0", f"{more}{number(scale.reach)}"]
@@ -193,11 +192,11 @@ class Sheet:
                 self._say(found.note, *fitted(content.notes.get(name, ""), self.panel - 0.06, self.size * 0.85, 1))
         return self
 
-    def _show(self, place: AxesImage, pixels: NDArray[Any]) -> None:
-        """Pixels that are whole dots are shown as they are, others as matplotlib finds best."""
-        place.set_data(pixels)
-        size = self.panel * DOTS / pixels.shape[1]
-        place.set_interpolation("nearest" if abs(size - round(size)) < 1e-6 and size > 0.5 else "auto")
+    def sharpen(self, dpi: float) -> None:
+        """Show pixels that are whole dots at this resolution as they are; others as matplotlib finds best."""
+        for place in self._images:
+            size = self.panel * dpi / place.get_size()[1]
+            place.set_interpolation("nearest" if abs(size - round(size)) < 1e-6 and size > 0.5 else "auto")
 
     def _map(self, signed: bool, x: float, y: float) -> _Panel:
         """Places for a map, for the numbers at both ends of its bar, and for a note; the bar itself stays."""
@@ -242,6 +241,18 @@ class Sheet:
     def _say(self, place: Text, text: str, size: float) -> None:
         place.set_text(_literally(text))
         place.set_fontsize(size)
+
+
+class _SheetFigure(Picture):
+    """The figure of a sheet, which learns only when it is drawn how many dots it has."""
+
+    def __init__(self, sheet: Sheet, **options: Any) -> None:
+        super().__init__(**options)
+        self._sheet = sheet
+
+    def draw(self, renderer: Any) -> None:
+        self._sheet.sharpen(self.dpi)
+        super().draw(renderer)
 
 
 def _literally(text: str) -> str:

@@ -71,6 +71,7 @@ class _Plate:
     def print(self, content: Content) -> NDArray[np.uint8]:
         """(H, W, 3) the colours of a filled sheet."""
         self.sheet.fill(replace(content, shown=_bytes(content.shown)))
+        self.sheet.sharpen(self.sheet.figure.dpi)
         self.canvas.restore_region(self.blank)
         renderer = self.canvas.get_renderer()
         for artist in self.sheet.changing:
