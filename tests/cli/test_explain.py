@@ -361,6 +361,9 @@ def test_what_is_done_before_a_failure_is_kept(capsys, networks, folder, tmp_pat
     (folder / "broken.jpg").unlink()
     asked = ["explain", folder, "--model", f"{networks}:small", "-o", tmp_path / "maps", "--json"]
     assert run(capsys, *asked)[0] == 1
+    if broken == "write":  # in a second thread, which must not call torch
+        _, colours, dpi, _, arrays = calls[0]
+        assert {type(colours), *map(type, arrays.values())} == {np.ndarray} and isinstance(dpi, int)
     monkeypatch.setattr(pictures, broken, own)
     code, printed, _ = run(capsys, *asked)
     assert code == 0 and len(json.loads(printed)["photographs"]) == 3

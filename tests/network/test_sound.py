@@ -183,16 +183,16 @@ def test_a_model_that_cannot_take_one_sample():
     torch.testing.assert_close(play.value, model(pair)[:, 1])
 
 
+class Squeezed(nn.Module):
+    def forward(self, x):
+        return x.squeeze()
+
+
 def test_a_model_that_drops_the_dimension_of_one_sample():
     """It is captured, for walks may start at a neuron; what a logit needs is said when one is asked for."""
     network = bp.capture(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1), Squeezed()), torch.randn(1, 4))
     with pytest.raises(bp.BackplayError, match=r"out\[:, None\]"):
         bp.RoutingGame(network).attribute(torch.randn(2, 4))
-
-
-class Squeezed(nn.Module):
-    def forward(self, x):
-        return x.squeeze()
 
 
 def test_a_model_that_fails_keeps_its_message():

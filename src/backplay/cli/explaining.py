@@ -38,9 +38,7 @@ class ColumnMap:
     heat: NDArray[Any]  # (C, H, W), or as a layer has it
     arrives: float | None = None  # the share of the walk that arrives at the photograph; None where nobody walks
     sound: bool = True  # finite, and no mass of the walk is lost
-    plane: NDArray[Any] | None = (
-        None  # (h, w) the same where it lies on the photograph; None: the sum over its channels
-    )
+    plane: NDArray[Any] | None = None  # (h, w) the same as it lies on the photograph; None: the sum of its channels
     aside: float = 0.0  # the share of a layer's relevance that lies nowhere there, but on a class token
 
     @property
